@@ -11,6 +11,7 @@ from typing import Literal, Self
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from lab.errors import LabError
 from lab.paths import TREE
 
 NODES_YAML = TREE / "nodes.yaml"
@@ -19,7 +20,7 @@ NODES_YAML = TREE / "nodes.yaml"
 MAC_PREFIX = "52:54:00"
 
 
-class DescriptionError(Exception):
+class DescriptionError(LabError):
     """``nodes.yaml`` asks for something the lab cannot be."""
 
 

@@ -16,13 +16,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from lab.errors import LabError
 from lab.paths import STATE
 
 STOP_TIMEOUT_S = 10.0
 LOG_TAIL_LINES = 15
 
 
-class ServiceError(Exception):
+class ServiceError(LabError):
     """A daemon that cannot be started or stopped; the message says what to do."""
 
 
