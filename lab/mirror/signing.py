@@ -1,0 +1,90 @@
+"""The lab's own archive key: every repository of the mirror is signed with it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from lab.mirror.locking import locked
+from lab.paths import CACHE, MIRROR
+
+GNUPGHOME = CACHE / "mirror-key"
+"""Beside the web root, not in it: it holds the private half."""
+
+PUBLIC = MIRROR / "lab.asc"
+FINGERPRINT = MIRROR / "fingerprint"
+
+ADDRESS = "lab@rackwright.invalid"
+USER_ID = f"Rackwright lab, in place of the vendors <{ADDRESS}>"
+
+
+def key() -> Path:
+    """Return the public key's file, armoured; the key is made if there is none."""
+    with locked(CACHE / "mirror-key.lock"):
+        if not (PUBLIC.is_file() and FINGERPRINT.is_file() and GNUPGHOME.is_dir()):
+            with _gnupg():
+                if ADDRESS not in _gpg("--list-secret-keys", "--with-colons"):
+                    # It signs indexes on one machine: no encryption subkey, no expiry.
+                    _gpg("--quick-generate-key", USER_ID, "ed25519", "sign", "never")
+                MIRROR.mkdir(parents=True, exist_ok=True)
+                listing = _gpg("--list-secret-keys", "--with-colons")
+                _replace(FINGERPRINT, fingerprint(listing) + "\n")
+                _replace(PUBLIC, _gpg("--armor", "--export", ADDRESS))
+    return PUBLIC
+
+
+def fingerprint(listing: str) -> str:
+    """The primary key's, out of gpg's colon listing: that of the first ``fpr`` record."""
+    for line in listing.splitlines():
+        fields = line.split(":")
+        if fields[0] == "fpr":
+            return fields[9]
+    raise RuntimeError(
+        f"archive key: want one in {GNUPGHOME}, have none; remove that directory and build again"
+    )
+
+
+def sign(release: Path) -> None:
+    """Write ``InRelease`` and ``Release.gpg`` beside a ``Release`` file."""
+    with _gnupg():
+        for name, mode in (("Release.gpg", "--detach-sign"), ("InRelease", "--clear-sign")):
+            signed = _gpg("--armor", "--digest-algo", "SHA512", mode, "-o", "-", str(release))
+            _replace(release.with_name(name), signed)
+
+
+@contextmanager
+def _gnupg() -> Iterator[None]:
+    GNUPGHOME.mkdir(parents=True, exist_ok=True, mode=0o700)
+    try:
+        yield
+    finally:
+        # gpg leaves an agent behind that would outlive the directory.
+        subprocess.run(
+            ["gpgconf", "--homedir", str(GNUPGHOME), "--kill", "gpg-agent"],
+            check=False,
+            capture_output=True,
+        )
+
+
+def _gpg(*arguments: str) -> str:
+    run = subprocess.run(
+        ["gpg", "--homedir", str(GNUPGHOME), "--batch", "--passphrase", "", *arguments],
+        capture_output=True,
+        text=True,
+        env=os.environ | {"LC_ALL": "C.UTF-8"},
+    )
+    if run.returncode:
+        raise RuntimeError(
+            f"archive key: want gpg {arguments[0]} to work, have exit code {run.returncode}: "
+            f"{run.stderr.strip()}"
+        )
+    return run.stdout
+
+
+def _replace(path: Path, text: str) -> None:
+    new = path.with_name(f".{path.name}.new")
+    new.write_text(text)
+    new.replace(path)
