@@ -1,0 +1,260 @@
+"""Container runtime: containerd with systemd cgroups, and nvidia as its default runtime."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shlex
+import sys
+from collections.abc import Iterator
+
+from pyinfra.api import StringCommand, deploy
+
+from deploys.phases import preflight
+from facts.containerd import CdiSpecification, Containerd, ContainerdService, ContainerdState
+from facts.files import Files
+from facts.mig import Gpus
+from nodespec import NodeSpec
+from operations import containerd, node, packages, repositories
+from operations.files import put, written
+from operations.have import Have
+from operations.step import Commands, Refusal, Step
+
+PROOF = "/var/lib/rackwright/container-runtime.json"
+"""What the last container that ran through the nvidia runtime ran with."""
+
+
+def files(spec: NodeSpec) -> tuple[str, ...]:
+    return (
+        containerd.CONFIG,
+        containerd.DROP_IN,
+        containerd.UNIT_DROP_IN,
+        PROOF,
+        *(containerd.hosts_path(registry) for registry in spec.registry_mirrors),
+        *repositories.files("docker", "container_toolkit"),
+    )
+
+
+def plan(spec: NodeSpec, have: Have) -> Iterator[Step | Refusal]:
+    yield from repositories.present("docker", spec, have)
+    yield from repositories.present("container_toolkit", spec, have)
+    install = packages.installed(
+        "install containerd and the NVIDIA container toolkit",
+        {
+            "containerd.io": spec.containerd_version,
+            "nvidia-container-toolkit": spec.container_toolkit_version,
+            "nvidia-container-toolkit-base": spec.container_toolkit_version,
+        },
+        have,
+        hold=True,
+        disrupts=have[Containerd].installed,
+    )
+    if install:
+        yield install
+
+    files_to_write = list(configuration(spec, have))
+    yield from files_to_write
+    yield from running(spec, have)
+    if not files_to_write and have[Containerd].installed:
+        yield from judged(spec, have[Containerd])
+    yield from cdi(have)
+    yield from proven(spec, have)
+
+
+def configuration(spec: NodeSpec, have: Have) -> Iterator[Step | Refusal]:
+    """The files: ours whole, the main one merged."""
+    now = have[Files]
+    main = now[containerd.CONFIG]
+    try:
+        text = containerd.root_config(main.text if main else None)
+    except containerd.Unmergeable as problem:
+        yield Refusal(
+            "container runtime", f"{containerd.CONFIG} of version 3 or 4", f"one where {problem}",
+            f"run `containerd config migrate` and put the result in {containerd.CONFIG}",
+        )  # fmt: skip
+        return
+    wanted = [
+        ("let the drop-in directory count in containerd's configuration", containerd.CONFIG, text),
+        (
+            "make nvidia the default runtime",
+            containerd.DROP_IN,
+            containerd.drop_in(containerd.version_of(text), spec.pause_image),
+        ),
+        (
+            "lift containerd's limits for RDMA",
+            containerd.UNIT_DROP_IN,
+            containerd.unit_drop_in(
+                containerd.proxy_environment(spec.http_proxy, spec.https_proxy, spec.no_proxy)
+            ),
+        ),
+    ]
+    for title, path, content in wanted:
+        if step := written(title, path, content, now):
+            yield step
+    mirrors = {
+        containerd.hosts_path(registry): containerd.hosts_toml(registry, mirror)
+        for registry, mirror in sorted(spec.registry_mirrors.items())
+    }
+    stale = {
+        path: content
+        for path, content in mirrors.items()
+        if (step := written("", path, content, now)) is not None
+    }
+    if stale:
+
+        def apply() -> Commands:
+            for path, content in stale.items():
+                yield put(path, content)
+
+        yield Step(
+            "point containerd at the registry mirrors", f"{len(mirrors)} mirrors as declared",
+            f"{len(stale)} missing or different", apply,
+        )  # fmt: skip
+
+
+def running(spec: NodeSpec, have: Have) -> Iterator[Step | Refusal]:
+    """The daemon: what it would start with is right, and it has started since."""
+    effective, service = have[Containerd], have[ContainerdService]
+    if not effective.installed:
+        yield Step(
+            "start containerd", "running", "not installed", lambda: iter(()), waits_for="the packages"
+        )
+        return
+    if service.needs_reload or not service.memlock_unlimited:
+
+        def reload() -> Commands:
+            yield StringCommand("systemctl", "daemon-reload")
+
+        yield Step(
+            "let systemd read containerd's unit", "the newest unit files read, memlock unlimited",
+            "older ones", reload,
+        )  # fmt: skip
+    stale = (
+        service.started_at_s is None
+        or service.configured_at_s is None
+        or service.started_at_s < service.configured_at_s
+    )
+    if not service.active or stale:
+
+        def restart() -> Commands:
+            # The candidate is judged before the daemon that works is stopped.
+            yield StringCommand("containerd config dump >/dev/null")
+            yield StringCommand("systemctl enable containerd.service && systemctl restart containerd.service")
+
+        yield Step(
+            "restart containerd" if service.active else "start containerd",
+            "a daemon newer than its configuration",
+            "one that is older" if service.active else "none running",
+            restart,
+            remedy="read `journalctl -u containerd` and `containerd config dump`",
+        )
+
+
+def judged(spec: NodeSpec, effective: ContainerdState) -> Iterator[Refusal]:
+    """What `containerd config dump` must say once our files are in place: it merges every file."""
+    nvidia = effective.runtimes.get("nvidia")
+    checks = [
+        ("a configuration that loads", effective.problem is None, effective.problem),
+        ("the CRI plugin", effective.cri_enabled, "it disabled"),
+        (
+            "nvidia as the default runtime", effective.default_runtime == "nvidia",
+            effective.default_runtime or "none",
+        ),
+        (
+            f"runtime nvidia to run {containerd.NVIDIA_RUNTIME}",
+            nvidia is not None and nvidia.binary == containerd.NVIDIA_RUNTIME,
+            nvidia.binary if nvidia else "no such runtime",
+        ),
+        (
+            "systemd cgroups for every runtime",
+            all(runtime.systemd_cgroup for runtime in effective.runtimes.values()),
+            "cgroupfs for "
+            + ", ".join(n for n, r in effective.runtimes.items() if not r.systemd_cgroup),
+        ),
+        ("runtime runc beside it", "runc" in effective.runtimes, "none"),
+        ("CDI", effective.cdi_enabled, "it disabled"),
+        (
+            f"pause image {spec.pause_image}",
+            effective.sandbox_image == spec.pause_image, effective.sandbox_image or "none",
+        ),
+    ]  # fmt: skip
+    for want, good, found in checks:
+        if not good:
+            yield Refusal(
+                "container runtime", want, str(found),
+                "another file hides ours: compare `containerd config dump` with the files in "
+                "/etc/containerd/conf.d, which are read in the order of their names",
+                unfit=True,
+            )  # fmt: skip
+
+
+def cdi(have: Have) -> Iterator[Step]:
+    """The CDI specification: of the driver that is loaded, with the devices that are there."""
+    gpus, spec = have[Gpus], have[CdiSpecification]
+    if not gpus.usable or spec is None:
+        return  # the driver's phase says why
+    wanted = {uuid for gpu in gpus.gpus for uuid in cdi_devices(gpu)}
+    if wanted and not wanted <= set(spec.devices):
+
+        def refresh() -> Commands:
+            yield StringCommand("systemctl restart nvidia-cdi-refresh.service")
+
+        yield Step(
+            "write the CDI specification", f"{len(wanted)} devices",
+            f"{len(wanted & set(spec.devices))} of them", refresh,
+            remedy="read `journalctl -u nvidia-cdi-refresh`",
+        )  # fmt: skip
+
+
+def cdi_devices(gpu) -> set[str]:  # type: ignore[no-untyped-def]
+    """Names that a specification has for a GPU: by UUID, its MIG devices if it is divided."""
+    return {device.uuid for device in gpu.mig_devices} if gpu.mig_mode else {gpu.uuid}
+
+
+def proven(spec: NodeSpec, have: Have) -> Iterator[Step]:
+    """A container that has run through the nvidia runtime, as it is now, and saw a GPU."""
+    gpus, effective = have[Gpus], have[Containerd]
+    if not gpus.usable or not gpus.gpus or not effective.installed:
+        yield Step(
+            "run a container through the nvidia runtime", "a container that sees the GPUs",
+            "none tried", lambda: iter(()), waits_for="the driver and the packages",
+        )  # fmt: skip
+        return
+    runs_with = fingerprint(spec, have)
+    proof = have[Files][PROOF]
+    if proof is not None and proof.text is not None and runs_with in proof.text:
+        return
+
+    def apply() -> Commands:
+        image = shlex.quote(spec.validation_image)
+        yield StringCommand(
+            f"ctr -n rackwright images pull --hosts-dir {containerd.CERTS_D} {image} >/dev/null && "
+            "ctr -n rackwright run --rm --runc-binary "
+            f"{containerd.NVIDIA_RUNTIME} --env NVIDIA_VISIBLE_DEVICES=all "
+            f"--env NVIDIA_DRIVER_CAPABILITIES=utility {image} rackwright-proof-$$ "
+            "sh -c 'test -e /dev/nvidiactl && nvidia-smi -L'"
+        )
+        yield put(PROOF, json.dumps({"runs_with": runs_with}) + "\n")
+
+    yield Step(
+        "run a container through the nvidia runtime", "a container that sees the GPUs",
+        "none since the runtime, the driver or the image changed", apply,
+        remedy="read `journalctl -u containerd` and /etc/nvidia-container-runtime/config.toml",
+    )  # fmt: skip
+
+
+def fingerprint(spec: NodeSpec, have: Have) -> str:
+    """Of all that decides whether a container gets its GPU."""
+    parts = [
+        spec.containerd_version, spec.container_toolkit_version, spec.nvidia_driver_version,
+        spec.validation_image, containerd.drop_in(containerd.OLDEST_VERSION, spec.pause_image),
+        *sorted(gpu.uuid for gpu in have[Gpus].gpus),
+    ]  # fmt: skip
+    return hashlib.sha256("\n".join(parts).encode()).hexdigest()
+
+
+@deploy("Container runtime")
+def container_runtime() -> None:
+    node.converge(
+        name="Converge the container runtime", phases=[preflight, sys.modules[__name__]]
+    )

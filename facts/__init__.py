@@ -1,0 +1,1 @@
+"""What is read from a host, and the pure parsers. Imports nothing of the project."""

@@ -1,0 +1,185 @@
+"""containerd: what it would run with, and what it runs with."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from dataclasses import dataclass
+from typing import Any
+
+import yaml
+from pyinfra.api import FactBase
+from pyinfra.api.exceptions import FactProcessError
+
+from facts.value import ABSENT, FactValue, sections
+
+# Source: containerd/containerd docs/cri/config.md and docs/PLUGINS.md, commit 301026e5
+# (read 2026-11-30): versions 3 and 4 split the one CRI plugin of version 2.
+CRI_RUNTIME = "io.containerd.cri.v1.runtime"
+CRI_IMAGES = "io.containerd.cri.v1.images"
+
+
+@dataclass(frozen=True, slots=True)
+class RuntimeState(FactValue):
+    runtime_type: str
+    binary: str
+    """Empty: runc from the PATH."""
+    systemd_cgroup: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ContainerdState(FactValue):
+    installed: bool
+    problem: str | None
+    """Why ``containerd config dump`` failed, in its own words."""
+    config_version: int | None
+    cri_enabled: bool
+    default_runtime: str
+    runtimes: dict[str, RuntimeState]
+    sandbox_image: str
+    registry_config_path: str
+    cni_bin_dirs: tuple[str, ...]
+    cdi_enabled: bool
+
+
+class Containerd(FactBase[ContainerdState]):
+    """
+    The configuration that containerd would start with now: every file and import merged.
+
+    From ``containerd config dump``: a file's text says nothing of what another file hides.
+    """
+
+    def command(self) -> str:
+        return (
+            f"command -v containerd >/dev/null || {{ echo '## {ABSENT}'; exit 0; }}; "
+            "echo '## dump'; containerd config dump 2>&1; rc=$?; echo '## rc'; echo $rc"
+        )
+
+    def process(self, output: list[str]) -> ContainerdState:
+        return parse_containerd(output)
+
+
+def parse_containerd(output: list[str]) -> ContainerdState:
+    """Read what ``Containerd.command`` printed. Only configuration versions 3 and 4 are understood."""
+    part = sections(output)
+    nothing = ContainerdState(False, None, None, False, "", {}, "", "", (), False)
+    if ABSENT in part:
+        return nothing
+    if "rc" not in part:
+        raise FactProcessError("containerd config dump was cut off")
+    text = "\n".join(line for line in part["dump"] if not line.startswith("time="))
+    if part["rc"] != ["0"]:
+        said = " ".join(line.strip() for line in part["dump"][-2:])
+        return ContainerdState(True, said, None, False, "", {}, "", "", (), False)
+    try:
+        config = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise FactProcessError(f"containerd config dump is not TOML: {error}") from error
+    plugins: dict[str, Any] = config.get("plugins", {})
+    runtime = plugins.get(CRI_RUNTIME, {})
+    images = plugins.get(CRI_IMAGES, {})
+    containerd = runtime.get("containerd", {})
+    disabled = set(config.get("disabled_plugins", []))
+    cni = runtime.get("cni", {})
+    return ContainerdState(
+        installed=True,
+        problem=None,
+        config_version=config.get("version"),
+        cri_enabled=not disabled & {"cri", CRI_RUNTIME, CRI_IMAGES, "io.containerd.grpc.v1.cri"},
+        default_runtime=containerd.get("default_runtime_name", ""),
+        runtimes={
+            name: RuntimeState(
+                runtime_type=table.get("runtime_type", ""),
+                binary=table.get("options", {}).get("BinaryName", ""),
+                systemd_cgroup=bool(table.get("options", {}).get("SystemdCgroup", False)),
+            )
+            for name, table in sorted(containerd.get("runtimes", {}).items())
+        },
+        sandbox_image=images.get("pinned_images", {}).get("sandbox", ""),
+        registry_config_path=images.get("registry", {}).get("config_path", ""),
+        cni_bin_dirs=tuple(cni.get("bin_dirs") or [cni.get("bin_dir", "")]),
+        cdi_enabled=bool(runtime.get("enable_cdi", False)),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class ContainerdServiceState(FactValue):
+    active: bool
+    started_at_s: int | None
+    """When the running daemon started, seconds since the epoch."""
+    needs_reload: bool
+    """Whether systemd has not read the newest unit files."""
+    memlock_unlimited: bool
+    configured_at_s: int | None
+    """Newest change of a file that the daemon reads at its start."""
+    environment: str
+
+
+class ContainerdService(FactBase[ContainerdServiceState]):
+    """The daemon that runs, and how old its configuration is."""
+
+    def command(self) -> str:
+        return (
+            "systemctl show containerd.service --timestamp=unix -p ActiveState "
+            "-p ExecMainStartTimestamp -p NeedDaemonReload -p LimitMEMLOCK -p Environment; "
+            "echo '## files'; stat -c %Z /etc/containerd/config.toml /etc/containerd/conf.d/*.toml "
+            "/etc/systemd/system/containerd.service.d/*.conf /usr/bin/containerd 2>/dev/null; "
+            "echo '## done'"
+        )
+
+    def process(self, output: list[str]) -> ContainerdServiceState:
+        split = output.index("## files")
+        values = dict(line.partition("=")[::2] for line in output[:split])
+        stamp = values.get("ExecMainStartTimestamp", "").lstrip("@")
+        times = [int(line) for line in output[split + 1 :] if line.isdigit()]
+        return ContainerdServiceState(
+            active=values.get("ActiveState") == "active",
+            started_at_s=int(stamp) if stamp.isdigit() and stamp != "0" else None,
+            needs_reload=values.get("NeedDaemonReload") == "yes",
+            memlock_unlimited=values.get("LimitMEMLOCK") == "infinity",
+            configured_at_s=max(times, default=None),
+            environment=values.get("Environment", ""),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class CdiState(FactValue):
+    devices: tuple[str, ...]
+    """Names of the devices of kind ``nvidia.com/gpu``."""
+    driver_versions: tuple[str, ...]
+    """Versions of the driver libraries that it mounts; more than one is a mixture."""
+
+
+# /usr/lib/x86_64-linux-gnu/libcuda.so.580.95.05
+LIBRARY = re.compile(r"lib(?:cuda|nvidia-ml)\.so\.(\d+\.\d+(?:\.\d+)?)$")
+
+
+class CdiSpecification(FactBase[CdiState | None]):
+    """
+    NVIDIA's CDI specification as it lies on the host; ``devices`` is empty if there is none.
+
+    Source: NVIDIA/nvidia-container-toolkit deployments/systemd, commit d34b3046: written by
+    ``nvidia-cdi-refresh.service`` to ``/var/run/cdi/nvidia.yaml``.
+    """
+
+    def command(self) -> str:
+        return "cat /var/run/cdi/nvidia.yaml 2>/dev/null || echo absent"
+
+    def process(self, output: list[str]) -> CdiState:
+        return parse_cdi("\n".join(output))
+
+
+def parse_cdi(text: str) -> CdiState:
+    """Read a CDI specification."""
+    if text.strip() == ABSENT:
+        return CdiState((), ())
+    try:
+        spec = yaml.load(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+        devices = tuple(str(device["name"]) for device in spec["devices"])
+        mounts = spec.get("containerEdits", {}).get("mounts", [])
+    except (yaml.YAMLError, KeyError, TypeError) as error:
+        raise FactProcessError(f"/var/run/cdi/nvidia.yaml: {error}") from error
+    versions = {
+        found[1] for mount in mounts if (found := LIBRARY.search(str(mount.get("hostPath", ""))))
+    }
+    return CdiState(devices, tuple(sorted(versions)))

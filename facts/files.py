@@ -1,0 +1,86 @@
+"""Files that the spec names: what is on the host now."""
+
+from __future__ import annotations
+
+import base64
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from pyinfra.api import FactBase
+from pyinfra.api.exceptions import FactProcessError
+
+from facts.value import ABSENT, FactValue
+
+MAX_BYTES = 65536
+"""Larger files are compared by hash alone."""
+
+
+@dataclass(frozen=True, slots=True)
+class FileState(FactValue):
+    sha256: str
+    mode: str
+    """Octal, as in ``0644``."""
+    owner: str
+    text: str | None
+    """Content, ``None`` if larger than ``MAX_BYTES`` or not UTF-8."""
+    changed_at_s: int
+    """Time of the last change, seconds since the epoch, by the host's clock."""
+
+
+class Files(FactBase[dict[str, FileState | None]]):
+    """
+    Hash, mode, owner and text of files; ``None`` for one that is not there.
+
+    + files: absolute paths
+    """
+
+    def command(self, files: Sequence[str] = ()) -> str:
+        if not files:
+            return "echo '## done'"
+        paths = " ".join(shlex.quote(path) for path in sorted(set(files)))
+        # One process per question, not per file: forks are what costs on a slow host.
+        return (
+            f"for f in {paths}; do if [ -e \"$f\" ]; then "
+            f'echo "## $f"; sha256sum "$f" && stat -c "%a %U %Y %s" "$f" && '
+            f'[ "$(stat -c %s "$f")" -gt {MAX_BYTES} ] || base64 -w0 "$f" && echo; '
+            f'else echo "## $f"; echo {ABSENT}; fi; done; echo "## done"'
+        )
+
+    def process(self, output: list[str]) -> dict[str, FileState | None]:
+        return parse_files(output)
+
+
+def parse_files(output: list[str]) -> dict[str, FileState | None]:
+    """Read what ``Files.command`` printed."""
+    found: dict[str, FileState | None] = {}
+    path, lines, done = "", list[str](), False
+    for line in [*output, "## "]:
+        if not line.startswith("## "):
+            lines.append(line)
+            continue
+        if path and lines == [ABSENT]:
+            found[path] = None
+        elif path:
+            if len(lines) < 2:
+                raise FactProcessError(f"{path}: no hash in {lines!r}")
+            mode, owner, changed, _size = lines[1].split()
+            text: str | None = None
+            if len(lines) > 2:
+                try:
+                    text = base64.b64decode(lines[2]).decode()
+                except ValueError:
+                    text = None
+            found[path] = FileState(
+                sha256=lines[0].split()[0].lstrip("\\"),
+                mode=mode.zfill(4),
+                owner=owner,
+                text=text,
+                changed_at_s=int(changed),
+            )
+        path, lines = line.removeprefix("## ").strip(), []
+        if path == "done":
+            done, path = True, ""
+    if not done:
+        raise FactProcessError("the list of files ended early")
+    return found

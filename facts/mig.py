@@ -1,0 +1,182 @@
+"""GPUs as the driver's management library reports them, with their MIG mode and devices."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from pyinfra.api import FactBase
+from pyinfra.api.exceptions import FactProcessError
+
+from facts.value import ABSENT, FactValue, sections
+
+# GPU 0: NVIDIA H100 80GB HBM3 (UUID: GPU-5c1f...)
+#   MIG 1g.10gb     Device  0: (UUID: MIG-...)
+LISTED_GPU = re.compile(r"^GPU\s+(\d+): (.+) \(UUID: (GPU-[^)]+)\)")
+LISTED_MIG = re.compile(r"^\s+MIG (\S+)\s+Device\s+(\d+): \(UUID: (MIG-[^)]+)\)")
+# |   0  MIG 1g.10gb         19        7          0:1     |
+GPU_INSTANCE = re.compile(r"^\|\s+(\d+)\s+MIG (\S+)\s+(\d+)\s+(\d+)\s+(\d+):(\d+)\s+\|")
+# |   0  MIG 1g.10gb       19     7/7        9.75       No     16     1     0   |
+OFFERED_PROFILE = re.compile(r"^\|\s+(\d+)\s+MIG (\S+)\s+(\d+)\s+(\d+)/(\d+)\s+([\d.]+)")
+
+DRIVER_NOT_LOADED = 9
+"""Exit code. Source: nvidia-smi(1), 2026 edition, "RETURN VALUE" (read 2026-11-30)."""
+LIBRARY_NOT_FOUND = 12
+VERSION_MISMATCH = 18
+# Observed in the field only: "Driver/library version mismatch" is NVML error 18.
+
+
+@dataclass(frozen=True, slots=True)
+class MigDevice(FactValue):
+    profile: str
+    """As in ``1g.10gb``."""
+    uuid: str
+
+
+@dataclass(frozen=True, slots=True)
+class Gpu(FactValue):
+    index: int
+    name: str
+    uuid: str
+    pci_address: str
+    """Lower case with a four-digit domain, as in sysfs: ``0000:41:00.0``."""
+    mig_mode: bool | None
+    """``None`` for a GPU that has no MIG."""
+    mig_mode_pending: bool | None
+    persistence_mode: bool
+    mig_devices: tuple[MigDevice, ...]
+    gpu_instances: tuple[str, ...]
+    """Profiles of its GPU instances, sorted; an instance may lack its compute instance."""
+    profiles_offered: tuple[str, ...]
+    """Profiles that the driver offers, empty while MIG mode is off."""
+
+
+@dataclass(frozen=True, slots=True)
+class GpusState(FactValue):
+    usable: bool
+    """Whether the library talks to the driver."""
+    reason: str | None
+    """Why not, in nvidia-smi's words."""
+    gpus: tuple[Gpu, ...]
+
+
+class Gpus(FactBase[GpusState]):
+    """
+    GPUs, MIG modes and MIG devices, from ``nvidia-smi``.
+
+    Without a driver, ``usable`` is false and the reason stands beside it; a library that
+    hangs (a GPU has fallen off the bus) leaves the fact unread.
+    """
+
+    timeout_s = 45
+
+    def command(self) -> str:
+        fields = "index,name,uuid,pci.bus_id,mig.mode.current,mig.mode.pending,persistence_mode"
+        return (
+            f"command -v nvidia-smi >/dev/null || {{ echo '## tool'; echo {ABSENT}; exit 0; }}; "
+            f"echo '## query'; nvidia-smi --query-gpu={fields} --format=csv,noheader; "
+            "rc=$?; echo '## rc'; echo $rc; [ $rc = 0 ] || exit 0; "
+            "echo '## list'; nvidia-smi -L || exit; "
+            # "No MIG-enabled devices found" and the like are answers, and not exit code 0.
+            "echo '## instances'; nvidia-smi mig -lgi; echo '## profiles'; nvidia-smi mig -lgip; "
+            "echo '## done'"
+        )
+
+    def process(self, output: list[str]) -> GpusState:
+        return parse_gpus(output)
+
+
+def parse_gpus(output: list[str]) -> GpusState:
+    """Read what ``Gpus.command`` printed."""
+    part = sections(output)
+    if "tool" in part:
+        return GpusState(usable=False, reason="nvidia-smi is not installed", gpus=())
+    if "rc" not in part:
+        raise FactProcessError("nvidia-smi was cut off")
+    code = int(part["rc"][0])
+    if code:
+        if code not in (DRIVER_NOT_LOADED, LIBRARY_NOT_FOUND, VERSION_MISMATCH, 255, 6):
+            raise FactProcessError(f"nvidia-smi: exit code {code}")
+        reason = " ".join(line.strip() for line in part["query"] if line.strip())
+        return GpusState(usable=False, reason=reason or f"nvidia-smi: exit code {code}", gpus=())
+    if "done" not in part:
+        raise FactProcessError("nvidia-smi -L failed though the query worked")
+
+    devices: dict[int, list[MigDevice]] = {}
+    current = -1
+    for line in part["list"]:
+        if gpu := LISTED_GPU.match(line):
+            current = int(gpu[1])
+        elif mig := LISTED_MIG.match(line):
+            devices.setdefault(current, []).append(MigDevice(mig[1], mig[3]))
+    instances: dict[int, list[str]] = {}
+    for line in part["instances"]:
+        if found := GPU_INSTANCE.match(line):
+            instances.setdefault(int(found[1]), []).append(found[2])
+    offered: dict[int, list[str]] = {}
+    for line in part["profiles"]:
+        if found := OFFERED_PROFILE.match(line):
+            offered.setdefault(int(found[1]), []).append(found[2])
+
+    gpus = []
+    for line in part["query"]:
+        cells = [cell.strip() for cell in line.split(",")]
+        if len(cells) != 7:
+            raise FactProcessError(f"no GPU in {line!r}")
+        index = int(cells[0])
+        gpus.append(
+            Gpu(
+                index=index,
+                name=cells[1],
+                uuid=cells[2],
+                pci_address=pci_address(cells[3]),
+                mig_mode=mode(cells[4]),
+                mig_mode_pending=mode(cells[5]),
+                persistence_mode=cells[6] == "Enabled",
+                mig_devices=tuple(devices.get(index, ())),
+                gpu_instances=tuple(sorted(instances.get(index, ()))),
+                profiles_offered=tuple(offered.get(index, ())),
+            )
+        )
+    return GpusState(usable=True, reason=None, gpus=tuple(gpus))
+
+
+def mode(text: str) -> bool | None:
+    if text in ("Enabled", "Disabled"):
+        return text == "Enabled"
+    if text in ("[N/A]", "N/A", "[Not Supported]"):
+        return None
+    raise FactProcessError(f"no MIG mode in {text!r}")
+
+
+def pci_address(text: str) -> str:
+    """NVML's ``00000000:41:00.0`` as sysfs writes it, ``0000:41:00.0``."""
+    domain, _, rest = text.lower().partition(":")
+    return f"{int(domain, 16):04x}:{rest}"
+
+
+@dataclass(frozen=True, slots=True)
+class MigServiceState(FactValue):
+    enabled: bool
+    failed: bool
+    finished_at_s: int | None
+    """When it last ended, seconds since the epoch."""
+
+
+class MigService(FactBase[MigServiceState]):
+    """The boot unit that applies the layout, ``rackwright-mig.service``."""
+
+    def command(self) -> str:
+        return (
+            "systemctl show rackwright-mig.service --timestamp=unix "
+            "-p UnitFileState -p ActiveState -p ExecMainExitTimestamp"
+        )
+
+    def process(self, output: list[str]) -> MigServiceState:
+        values = dict(line.partition("=")[::2] for line in output)
+        stamp = values.get("ExecMainExitTimestamp", "").lstrip("@")
+        return MigServiceState(
+            enabled=values.get("UnitFileState") == "enabled",
+            failed=values.get("ActiveState") == "failed",
+            finished_at_s=int(stamp) if stamp.isdigit() and stamp != "0" else None,
+        )

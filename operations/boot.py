@@ -1,0 +1,90 @@
+"""Rebooting a host, and knowing that it did."""
+
+from __future__ import annotations
+
+import time
+
+import gevent
+from pyinfra import logger
+from pyinfra.api import FunctionCommand, StringCommand
+from pyinfra.api.host import Host
+from pyinfra.api.state import State
+
+from facts.snapshot import forget
+from operations import lock
+
+BOOT_ID = "/proc/sys/kernel/random/boot_id"
+RETRY_S = 3
+
+
+def reboot(reason: str, timeout_s: float) -> FunctionCommand:
+    """
+    Reboot the host and wait until it answers with another boot id; fail it if it does not.
+
+    pyinfra's own ``server.reboot`` compares uptimes, and takes a host that still answers
+    while it goes down for one that has come back; it is not used.
+
+    + reason: what asks for the reboot, for the person at the terminal
+    + timeout_s: seconds to wait; firmware of a GPU server can take more than ten minutes
+    """
+    return FunctionCommand(_reboot, (reason, timeout_s), {})
+
+
+def _boot_id(host: Host, arguments: dict[str, object]) -> str | None:
+    """The host's boot id, ``None`` if it does not answer."""
+    try:
+        ok, output = host.run_shell_command(
+            StringCommand("cat", BOOT_ID), **{**arguments, "_timeout": 10}
+        )
+    except Exception:  # a dying connection raises whatever layer it dies in
+        return None
+    return output.stdout.strip() or None if ok else None
+
+
+def _reconnect(host: Host) -> bool:
+    """Drop the connection and make a new one; a kept one may belong to the old boot."""
+    client = getattr(host.connector, "client", None)
+    try:
+        host.disconnect()
+    except Exception as error:  # cleaning up an askpass file on a host that is gone
+        logger.debug("disconnect %s: %s", host.name, error)
+    if client is not None:
+        client.close()
+    host.connected = False
+    try:
+        host.connect(show_errors=False)
+    except Exception as error:
+        logger.debug("connect %s: %s", host.name, error)
+    return bool(host.connected)
+
+
+def _reboot(state: State, host: Host, reason: str, timeout_s: float) -> bool:
+    arguments = lock.connector_arguments(host)
+    before = _boot_id(host, arguments)
+    if before is None:
+        host.log_styled("reboot: want the boot id read, have no answer; look at the host", fg="red")
+        return False
+    host.log(f"rebooting: {reason}")
+    started = time.monotonic()
+    lock.drop(host)
+    # Detached, so that the command can answer before the connection goes.
+    host.run_shell_command(
+        StringCommand("nohup sh -c 'sleep 1; systemctl reboot' >/dev/null 2>&1 &"), **arguments
+    )
+    told = started
+    while (now := time.monotonic()) - started < timeout_s:
+        gevent.sleep(RETRY_S)
+        if now - told > 60:
+            host.log(f"still rebooting after {now - started:.0f} s")
+            told = now
+        if _reconnect(host) and (after := _boot_id(host, arguments)) and after != before:
+            forget(host)
+            host.log(f"back after {time.monotonic() - started:.0f} s")
+            return True
+    host.log_styled(
+        f"reboot: want another boot within {timeout_s:.0f} s, have boot id {before} or no answer; "
+        "look at the console",
+        fg="red",
+        log_func=logger.error,
+    )
+    return False

@@ -1,0 +1,71 @@
+"""Writing files: whole, atomically, with their mode from the first byte, in one round trip."""
+
+from __future__ import annotations
+
+import base64
+import difflib
+import hashlib
+import posixpath
+import shlex
+from collections.abc import Mapping
+
+from pyinfra.api import StringCommand
+
+from facts.files import FileState
+from operations.step import Commands, Step
+
+
+def sha256(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def put(path: str, text: str, mode: str = "0644") -> StringCommand:
+    """
+    Write *text* to *path*, owned by root.
+
+    The content travels through the command's standard input, so it is in no argument
+    list, no log and no world-readable temporary file; the old file stays whole until
+    the new one replaces it.
+
+    + text: ends with a newline
+    + mode: octal, as in ``0600``
+    """
+    assert text.endswith("\n"), path
+    target, folder = shlex.quote(path), shlex.quote(posixpath.dirname(path))
+    encoded = base64.b64encode(text.encode()).decode()
+    script = (
+        f"umask 077 && mkdir -p -m 0755 {folder} && t=$(mktemp {target}.XXXXXX) && "
+        f'base64 -d > "$t" && chmod {mode} "$t" && mv -f "$t" {target}'
+    )
+    return StringCommand(script, _stdin=encoded)
+
+
+def differs(have: FileState | None, text: str, mode: str = "0644") -> bool:
+    return have is None or have.sha256 != sha256(text) or have.mode != mode or have.owner != "root"
+
+
+def written(
+    title: str, path: str, text: str, files: Mapping[str, FileState | None], mode: str = "0644",
+    *, secret: bool = False,
+) -> Step | None:  # fmt: skip
+    """The step that makes *path* hold *text*, or ``None`` if it does."""
+    have = files[path]
+    if not differs(have, text, mode):
+        return None
+
+    def apply() -> Commands:
+        yield put(path, text, mode)
+
+    before = (have.text if have else None) or ""
+    diff = "" if secret else "".join(
+        difflib.unified_diff(
+            before.splitlines(keepends=True), text.splitlines(keepends=True), path, path, n=1
+        )
+    )  # fmt: skip
+    return Step(
+        title=title,
+        want=f"{path} as declared",
+        have="no such file" if have is None else "another content, mode or owner",
+        apply=apply,
+        diff=diff or None,
+    )

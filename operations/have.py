@@ -1,0 +1,47 @@
+"""What is known of one node: its host's readings, and the cluster's word on it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import TypeVar
+
+from pyinfra.api import FactBase
+
+from cluster import Cluster, NodeState, PodState
+from facts.snapshot import Readings
+from nodespec import NodeSpec
+
+T = TypeVar("T")
+
+
+@dataclass
+class Have:
+    """One moment's knowledge. Made anew after every change; the cluster is asked only if a phase asks."""
+
+    readings: Readings
+    spec: NodeSpec
+    changed: bool = field(default=False)
+    """Whether this run has changed the node already."""
+
+    def __getitem__(self, fact: type[FactBase[T]]) -> T:
+        """The value of *fact*. Raises ``UnknownReading`` if the host could not tell."""
+        return self.readings.of(fact)
+
+    def known(self, fact: type[FactBase[T]]) -> T | None:
+        """The value of *fact*, ``None`` if the host could not tell."""
+        return self.readings.known(fact)
+
+    @cached_property
+    def cluster(self) -> Cluster:
+        return Cluster.connect(Path(self.spec.kube_kubeconfig).expanduser())
+
+    @cached_property
+    def node(self) -> NodeState | None:
+        """The Node object, ``None`` if the cluster has none. Raises ``ClusterError`` if it could not be read."""
+        return self.cluster.node(self.spec.kube_node_name)
+
+    @cached_property
+    def pods(self) -> list[PodState]:
+        return list(self.cluster.pods_on(self.spec.kube_node_name))

@@ -1,0 +1,82 @@
+"""One run at a time on a host: a lock that dies with the run that holds it."""
+
+from __future__ import annotations
+
+import getpass
+import os
+import shlex
+import socket
+from datetime import UTC, datetime
+from weakref import WeakKeyDictionary
+
+import gevent
+from pyinfra import logger
+from pyinfra.api import FunctionCommand, StringCommand
+from pyinfra.api.arguments import CONNECTOR_ARGUMENT_KEYS
+from pyinfra.api.host import Host
+from pyinfra.api.state import State
+
+PATH = "/run/rackwright.lock"
+OWNER_PATH = "/run/rackwright.lock.owner"
+HELD = "--held--"
+
+_held: WeakKeyDictionary[Host, gevent.Greenlet] = WeakKeyDictionary()
+
+
+def owner() -> str:
+    """Who we are, as the host will tell the next run."""
+    since = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    return f"{getpass.getuser()}@{socket.gethostname()} pid {os.getpid()} since {since}"
+
+
+def connector_arguments(host: Host) -> dict[str, object]:
+    """How the current operation reaches the host (sudo and so on): ``run_shell_command`` does not inherit it."""
+    arguments = host.current_op_global_arguments or {}
+    return {key: arguments[key] for key in CONNECTOR_ARGUMENT_KEYS if key in arguments}  # type: ignore[literal-required]
+
+
+def take() -> FunctionCommand:
+    """
+    Hold the host's lock until the run ends, however it ends; fail the host if another run holds it.
+
+    The lock is flock(2)'s, held by a process on the host whose output goes through our
+    connection: it writes a heartbeat, and dies of it as soon as nobody reads.
+    """
+    return FunctionCommand(_take, (), {})
+
+
+def _take(state: State, host: Host) -> bool:
+    greenlet = _held.get(host)
+    if greenlet is not None and not greenlet.dead:
+        return True
+    us = owner()
+    beat = f"echo {shlex.quote(us)} > {OWNER_PATH}; while echo {HELD}; do sleep 5; done"
+    # -E 9: only "somebody else has it" is 9; a missing flock or an unwritable /run is not.
+    # `exec 9>&-`-free form: the lock's descriptor stays with the shell that beats.
+    command = StringCommand("flock", "-n", "-E", "9", PATH, "sh", "-c", shlex.quote(beat))
+    arguments = connector_arguments(host)
+    greenlet = gevent.spawn(host.run_shell_command, command, **arguments)
+    for _ in range(60):
+        gevent.sleep(0.25)
+        if greenlet.dead:
+            break
+        ok, output = host.run_shell_command(StringCommand("cat", OWNER_PATH), **arguments)
+        if ok and us in output.stdout:
+            _held[host] = greenlet
+            return True
+    _, output = host.run_shell_command(StringCommand("cat", OWNER_PATH), **arguments)
+    held_by = output.stdout.strip() or "unknown"
+    host.log_styled(
+        f"lock: want {PATH} free, have it held by {held_by}; "
+        "wait for that run to end, or stop it where it runs",
+        fg="red",
+        log_func=logger.error,
+    )
+    return False
+
+
+def drop(host: Host) -> None:
+    """The connection is about to go, or the run is over for this host."""
+    greenlet = _held.pop(host, None)
+    if greenlet is not None:
+        greenlet.kill(block=False)

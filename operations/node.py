@@ -1,0 +1,272 @@
+"""The one operation of a run: a node is read, planned, and brought to what its spec asks."""
+
+from __future__ import annotations
+
+import functools
+import time
+from collections.abc import Callable, Iterator, Sequence
+from types import ModuleType
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from pyinfra import host, inventory, logger, state
+from pyinfra.api import FunctionCommand, operation
+from pyinfra.api.command import PyinfraCommand
+from pyinfra.api.host import Host
+from pyinfra.api.inventory import Inventory
+from pyinfra.api.state import State
+from pyinfra.context import ctx_host, ctx_inventory
+
+from cluster import CLOSED_TAINT, VALIDATED_CONDITION, ClusterError
+from facts.snapshot import UnknownReading, forget, read
+from nodespec import NodeSpec, of_all
+from operations import lock
+from operations.failure import fail_host
+from operations.have import Have
+from operations.report import RUN, Row
+from operations.step import Refusal, Step, phase_name
+
+MAX_STEPS = 200
+"""A plan that is longer than this is going round in circles."""
+
+_specs: WeakKeyDictionary[Inventory, dict[str, NodeSpec]] = WeakKeyDictionary()
+
+
+class Refused(Exception):
+    """The node must not, or cannot, be brought to its spec; the message says why."""
+
+    def __init__(self, message: str, *, unfit: str | None = None) -> None:
+        super().__init__(message)
+        self.unfit = unfit
+        """Why users must not be on it, if so."""
+
+
+def specs() -> dict[str, NodeSpec]:
+    """
+    The specs of all hosts, by name. Called from a deploy's body: before any host is changed.
+
+    Raises ``nodespec.InventoryProblems`` with every problem of every host.
+    """
+    this = ctx_inventory.get()
+    if this not in _specs:
+        _specs[this] = of_all(inventory)
+    return _specs[this]
+
+
+def contained(body: Callable[..., Iterator[PyinfraCommand]]) -> Any:
+    """Make *body* a pyinfra operation that fails its own host, and no other, whatever goes wrong."""
+
+    @functools.wraps(body)
+    def run(*args: Any, **kwargs: Any) -> Iterator[PyinfraCommand]:
+        this = ctx_host.get()
+        try:
+            for command in body(*args, **kwargs):
+                yield command
+                forget(this)  # a command has finished: what was read is old
+        except Exception as error:
+            logger.debug("%s", error, exc_info=True)
+            yield fail_host(f"{type(error).__name__}: {error}")
+
+    return operation()(run)
+
+
+def managed_files(phases: Sequence[ModuleType], spec: NodeSpec) -> tuple[str, ...]:
+    """Paths that the phases' plans look at: each phase says which, by ``files(spec)``."""
+    return tuple(
+        sorted({path for phase in phases if hasattr(phase, "files") for path in phase.files(spec)})
+    )
+
+
+def planned(
+    phases: Sequence[ModuleType], spec: NodeSpec, have: Have
+) -> list[tuple[str, Step | Refusal]]:
+    """Every step and refusal, in the order of the phases."""
+    return [(phase_name(phase), item) for phase in phases for item in phase.plan(spec, have)]
+
+
+def serving(have: Have) -> bool:
+    """Whether the node is open to users: a disruptive step on it would hit them."""
+    node = have.node
+    return node is not None and not node.closed and not node.unschedulable
+
+
+@contained
+def converge(phases: Sequence[ModuleType]) -> Iterator[PyinfraCommand]:
+    """
+    Bring one node to what its spec asks: plan, show the plan, then step by step, planning again after each.
+
+    Nothing is changed if the plan contains a refusal, or if the node is in service and a
+    step would disturb it. Fails the host with the reason in one sentence.
+
+    + phases: modules of ``deploys.phases``, in order
+
+    **Example:**
+
+    .. code:: python
+
+        node.converge(name="Converge the node", phases=[preflight, base])
+    """
+    spec = specs()[host.name]
+    row = RUN.row(host.name, [phase_name(phase) for phase in phases])
+    at = ""
+
+    def problem(message: str) -> PyinfraCommand:
+        row.problems.append(message)
+        if at:
+            row.phases[at] = "failed"
+        row.finish("failed")
+        return fail_host(message)
+
+    try:
+        files = managed_files(phases, spec)
+
+        def look(changed: bool) -> Have:
+            return Have(read(files), spec, changed)
+
+        have = look(False)
+        plan = planned(phases, spec, have)
+        show(row, plan)
+        refuse(plan, have)
+        steps = [(name, item) for name, item in plan if isinstance(item, Step)]
+        if spec.audit or not steps:
+            settle(row, plan, have)
+            host.noop("audit: nothing is changed" if spec.audit else "nothing to change")
+            if spec.audit:
+                row.finish("audited")
+            return
+
+        # ---- the first yield comes after this line: --dry has shown everything
+        yield lock.take()
+        applied: set[tuple[str, str]] = set()
+        changed = False
+        for _ in range(MAX_STEPS):
+            forget(ctx_host.get())
+            have = look(changed)
+            plan = planned(phases, spec, have)
+            refuse(plan, have)
+            steps = [(name, item) for name, item in plan if isinstance(item, Step)]
+            due = next(((name, step) for name, step in steps if not step.waits_for), None)
+            if due is None and steps:
+                at, step = steps[0]
+                raise Refused(
+                    f"{at}: want {step.want}, have {step.have}; "
+                    f"waiting for {step.waits_for}, which no step brings"
+                )
+            if due is None:
+                at = ""
+                settle(row, plan, have)
+                return
+            at, step = due
+            if (at, step.title) in applied:
+                raise Refused(
+                    f"{at}: want {step.want}, have {step.have} after: {step.title}; {step.remedy}"
+                )
+            if not changed:
+                mark_changing(have)
+            started = time.monotonic()
+            host.log(f"{at} | {step.title}: want {step.want}, have {step.have}")
+            yield lock.take()  # a reboot has dropped it
+            yield from step.apply()
+            host.log(f"{at} | {step.title}: done in {time.monotonic() - started:.0f} s")
+            applied.add((at, step.title))
+            changed = True
+            row.changes.append(f"{at} | {step.title}")
+            row.phases[at] = "changed"
+        raise Refused(f"node: want a plan that ends, have {MAX_STEPS} steps; report this as a bug")
+    except Refused as error:
+        if error.unfit and "admission" in row.phases:
+            yield FunctionCommand(close, (have, error.unfit), {})
+        yield problem(str(error))
+    except (UnknownReading, ClusterError) as error:
+        yield problem(str(error))
+    except GeneratorExit:
+        # A command failed (pyinfra has shown its output), or this was only planning.
+        if state.is_executing and row.state == "running":
+            row.problems.append(f"{at}: a command of the step failed; its output is in the log")
+            row.phases[at] = "failed"
+            row.finish("failed")
+        raise
+    finally:
+        if state.is_executing:
+            lock.drop(ctx_host.get())
+
+
+def show(row: Row, plan: list[tuple[str, Step | Refusal]]) -> None:
+    """Tell the person at the terminal what is going to happen, before it does."""
+    for name, item in plan:
+        if isinstance(item, Refusal):
+            continue
+        row.planned.append(f"{name} | {item.title}")
+        notes = [
+            *(["disturbs workloads"] if item.disrupts else []),
+            *(["reboots"] if item.reboots else []),
+            *([f"after: {item.waits_for}"] if item.waits_for else []),
+        ]
+        suffix = f" ({', '.join(notes)})" if notes else ""
+        host.log(f"plan: {name} | {item.title}: want {item.want}, have {item.have}{suffix}")
+        if item.diff:
+            for line in item.diff.splitlines():
+                host.log(f"      {line}")
+
+
+def refuse(plan: list[tuple[str, Step | Refusal]], have: Have) -> None:
+    """Raise ``Refused`` with every reason not to go on."""
+    reasons = [str(item) for _, item in plan if isinstance(item, Refusal)]
+    disruptive = [
+        f"{name} | {item.title}" for name, item in plan if isinstance(item, Step) and item.disrupts
+    ]
+    if disruptive and not have.spec.audit and serving(have):
+        reasons.append(
+            f"node: want no disruptive step on a node in service, have {', '.join(disruptive)}; "
+            "drain it and add the taint that closes it, or leave it as it is"
+        )
+    if reasons:
+        unfit = [str(item) for _, item in plan if isinstance(item, Refusal) and item.unfit]
+        raise Refused("\n".join(reasons), unfit="; ".join(unfit) or None)
+
+
+def mark_changing(have: Have) -> None:
+    """Say on the node that what was validated is no longer what is there: a run that dies leaves that word."""
+    node = have.node
+    if node is None or node.conditions.get(VALIDATED_CONDITION) is None:
+        return
+    have.cluster.set_condition(
+        node.name, VALIDATED_CONDITION, "Unknown", "Changing", "a run is changing this node"
+    )
+
+
+def close(state: State, host: Host, have: Have, reason: str) -> bool:
+    """Keep users off a node that is not fit for them. Nothing is done on the host."""
+    node = have.node
+    if node is None:
+        return True
+    have.cluster.taint(node.name, CLOSED_TAINT)
+    have.cluster.set_condition(node.name, VALIDATED_CONDITION, "False", "NotFit", reason)
+    if not node.closed:
+        host.log(f"closed the node: {reason}")
+    return True
+
+
+def settle(row: Row, plan: list[tuple[str, Step | Refusal]], have: Have) -> None:
+    """The row of a node that is as asked."""
+    pending = {name for name, _ in plan}
+    for name, result in row.phases.items():
+        if result == "not reached":
+            row.phases[name] = "differs" if name in pending else "ok"
+    state_now = "done"
+    if "admission" in row.phases and not have.spec.audit:
+        node = have.node
+        state_now = "closed" if node is None or node.closed else "open"
+        row.offers = offers(have)
+    row.finish(state_now)
+
+
+def offers(have: Have) -> dict[str, str]:
+    """GPU and RDMA resources that the node offers."""
+    node = have.node
+    if node is None:
+        return {}
+    prefixes = ("nvidia.com/", f"{have.spec.rdma_resource_prefix}/")
+    return {
+        name: count for name, count in node.allocatable.items() if name.startswith(prefixes)
+    }

@@ -1,0 +1,104 @@
+"""The run's result: a row per node, as a table for people and as JSON, also when hosts failed."""
+
+from __future__ import annotations
+
+import atexit
+import json
+import logging
+import os
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+RUNS = Path(os.environ.get("RACKWRIGHT_RUNS", "runs"))
+"""A folder per run: ``result.json`` and ``run.log``."""
+
+
+@dataclass
+class Row:
+    """One node's part of the run."""
+
+    node: str
+    phases: dict[str, str] = field(default_factory=dict)
+    """Result per phase: ``ok``, ``2 changes``, ``failed``, ``not reached``."""
+    changes: list[str] = field(default_factory=list)
+    """Steps that were applied, ``<phase> | <title>``, in order."""
+    planned: list[str] = field(default_factory=list)
+    """The first plan, in the same form."""
+    problems: list[str] = field(default_factory=list)
+    offers: dict[str, str] = field(default_factory=dict)
+    """Allocatable GPU and RDMA resources, from the Node object."""
+    state: str = "running"
+    """``open``, ``closed``, ``audited``, ``done`` (a run without admission), ``failed`` or ``running``."""
+    started_at_s: float = field(default_factory=time.monotonic)
+    seconds: float = 0.0
+
+    def finish(self, state: str) -> None:
+        self.state = state
+        self.seconds = round(time.monotonic() - self.started_at_s, 1)
+
+
+class Run:
+    """All rows of this process."""
+
+    def __init__(self) -> None:
+        self.rows: dict[str, Row] = {}
+        self.folder: Path | None = None
+
+    def row(self, node: str, phases: Sequence[str]) -> Row:
+        """A new row for *node*, in place of the one that planning made."""
+        if self.folder is None:
+            self._open()
+        self.rows[node] = Row(node=node, phases=dict.fromkeys(phases, "not reached"))
+        return self.rows[node]
+
+    def _open(self) -> None:
+        stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
+        self.folder = RUNS / f"{stamp}-{os.getpid()}"
+        self.folder.mkdir(parents=True, exist_ok=True)
+        # pyinfra's log shows commands with their hidden values masked.
+        handler = logging.FileHandler(self.folder / "run.log")
+        handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+        logging.getLogger("pyinfra").addHandler(handler)
+        atexit.register(self.close)
+
+    def close(self) -> None:
+        """Write the result and print the table: called once, when the process ends."""
+        if not self.rows or self.folder is None:
+            return
+        for row in self.rows.values():
+            if row.state == "running":
+                row.finish("failed")
+                row.problems.append("the run ended before this node was done")
+        rows = [self.rows[name] for name in sorted(self.rows)]
+        result = {"nodes": [asdict(row) for row in rows]}
+        (self.folder / "result.json").write_text(json.dumps(result, indent=2) + "\n")
+        Console(stderr=True).print(table(rows), f"[dim]{self.folder}/result.json, run.log[/dim]")
+
+
+def table(rows: Sequence[Row]) -> Table:
+    """The table at the end of a run."""
+    shown = Table(title="Rackwright", title_justify="left", show_lines=True)
+    for heading in ("node", "state", "phases", "changed", "offers", "seconds"):
+        shown.add_column(heading, overflow="fold")
+    colours = {"open": "green", "done": "green", "audited": "cyan"}
+    for row in rows:
+        colour = colours.get(row.state, "red")
+        phases = "\n".join(f"{name}: {result}" for name, result in row.phases.items())
+        shown.add_row(
+            row.node,
+            f"[{colour}]{row.state}[/{colour}]" + "".join(f"\n{problem}" for problem in row.problems),
+            phases,
+            f"{len(row.changes)} of {len(row.planned)} planned" if row.planned else "nothing",
+            "\n".join(f"{name}: {count}" for name, count in sorted(row.offers.items())),
+            f"{row.seconds:.0f}",
+        )
+    return shown
+
+
+RUN = Run()

@@ -1,0 +1,265 @@
+"""The node operation: plan, act, verify; on fresh, converged and abandoned hosts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from types import SimpleNamespace
+
+import pytest
+from pyinfra.api import FactBase, StringCommand
+from pyinfra.api.exceptions import FactProcessError
+
+from facts import readings
+from facts.files import Files
+from facts.snapshot import MARK
+from operations import boot, node
+from operations.files import written
+from operations.report import RUN
+from operations.step import Refusal, Step
+from tests.support.simulated_node import SimulatedHost, Unreadable, failed, run
+
+CONFIG = "/etc/thing.conf"
+
+
+class Module(FactBase[str | None]):
+    def command(self) -> str:
+        return "cat /sys/module/thing/version || echo absent"
+
+    def process(self, output: list[str]) -> str | None:
+        if output == ["rubbish"]:
+            raise FactProcessError("no version in 'rubbish'")
+        return None if output == ["absent"] else output[0]
+
+
+class Boots(FactBase[int]):
+    def command(self) -> str:
+        return "boots"
+
+    def process(self, output: list[str]) -> int:
+        return int(output[0])
+
+
+def driver_plan(spec, have) -> Iterator[Step | Refusal]:
+    module = have[Module]
+    if module is None:
+
+        def load():
+            yield StringCommand("modprobe thing")
+
+        yield Step("load the module", "1.0", "none", load, disrupts=True)
+    if have[Boots] < spec.boots:
+
+        def restart():
+            yield boot.reboot("a boot is missing", timeout_s=30)
+
+        yield Step("reboot", f"{spec.boots} boots", str(have[Boots]), restart, reboots=True)
+
+
+def runtime_plan(spec, have) -> Iterator[Step | Refusal]:
+    step = written("write the configuration", CONFIG, "a = 1\n", have[Files])
+    if step:
+        yield step
+    if have[Module] is None:
+        yield Step(
+            "start the runtime", "running", "stopped", lambda: iter(()), waits_for="the module"
+        )
+
+
+def refusing_plan(spec, have) -> Iterator[Step | Refusal]:
+    if spec.refuse:
+        yield Refusal("gpus", "2", "1", "reseat the card", unfit=True)
+
+
+driver = SimpleNamespace(__name__="deploys.phases.driver", plan=driver_plan)
+runtime = SimpleNamespace(
+    __name__="deploys.phases.runtime", plan=runtime_plan, files=lambda spec: (CONFIG,)
+)
+refusing = SimpleNamespace(__name__="deploys.phases.preflight", plan=refusing_plan)
+PHASES = [refusing, driver, runtime]
+
+
+class Spec(SimpleNamespace):
+    audit = False
+    boots = 1
+    refuse = False
+    kube_node_name = "gpu01"
+
+
+@pytest.fixture(autouse=True)
+def engine(monkeypatch: pytest.MonkeyPatch, tmp_path):
+    """The engine over two small facts, without a cluster."""
+    monkeypatch.setattr(readings, "READINGS", (Files, Module, Boots))
+    monkeypatch.setattr(node.Have, "node", None)
+    monkeypatch.setattr(RUN, "rows", {})
+    monkeypatch.setattr(RUN, "folder", tmp_path)
+    monkeypatch.setattr(boot, "RETRY_S", 0)
+
+
+@pytest.fixture
+def specs(monkeypatch: pytest.MonkeyPatch) -> dict[str, Spec]:
+    found = {name: Spec() for name in ("gpu01", "gpu02")}
+    monkeypatch.setattr(node, "specs", lambda: found)
+    return found
+
+
+def bare(name: str) -> SimulatedHost:
+    host = SimulatedHost(name)
+    host.values["module"] = "absent"
+    host.facts = {
+        "Module": lambda h: h.values["module"],
+        "Boots": lambda h: str(h.boot),
+    }
+
+    def load(h, match, stdin):
+        h.values["module"] = "1.0"
+        return True
+
+    host.on("^modprobe thing$", load)
+    return host
+
+
+def converge(*hosts: SimulatedHost, **kwargs):
+    return run(
+        hosts, {}, lambda: node.converge(name="Converge the node", phases=PHASES), **kwargs
+    )
+
+
+def test_fresh_host_gets_every_step_in_order(specs):
+    host = bare("gpu01")
+    state = converge(host)
+    assert not failed(state)
+    assert RUN.rows["gpu01"].changes == [
+        "driver | load the module", "runtime | write the configuration",
+    ]  # fmt: skip
+    assert host.files[CONFIG].text == "a = 1\n"
+    assert RUN.rows["gpu01"].state == "done"
+
+
+def test_a_step_whose_time_has_not_come_is_planned_and_applied_later(specs):
+    host = bare("gpu01")
+    converge(host)
+    assert RUN.rows["gpu01"].planned == [
+        "driver | load the module", "runtime | write the configuration", "runtime | start the runtime",
+    ]  # fmt: skip
+
+
+def test_converged_host_costs_one_command(specs):
+    host = bare("gpu01")
+    converge(host)
+    host.log.clear()
+    state = converge(host)
+    assert not failed(state)
+    assert len(host.log) == 1
+    assert MARK in host.log[0]
+
+
+def test_dry_run_shows_the_plan_and_sends_one_reading(specs):
+    host = bare("gpu01")
+    converge(host, yes=False, dry=True)
+    assert host.changes == []
+    assert host.snapshots == 1
+    assert len(RUN.rows["gpu01"].planned) == 3
+
+
+@pytest.mark.parametrize("after", [0, 1])
+def test_a_run_that_dies_is_resumed_by_the_next(specs, after):
+    host = bare("gpu01")
+    host.cut_after = after
+    assert failed(converge(host)) == {"gpu01"}
+    assert RUN.rows["gpu01"].state == "failed"
+    host.cut_after = None
+    assert not failed(converge(host))
+    assert len(RUN.rows["gpu01"].changes) == 2 - after
+
+
+@pytest.mark.parametrize(
+    ("reading", "reason"),
+    [
+        (lambda h: (_ for _ in ()).throw(Unreadable(124)), "timed out"),
+        (lambda h: (_ for _ in ()).throw(Unreadable(3)), "exit code 3"),
+        (lambda h: "rubbish", "no version in 'rubbish'"),
+        (lambda h: "", "printed nothing"),
+    ],
+)
+def test_unreadable_is_not_absent(specs, reading, reason):
+    host, other = bare("gpu01"), bare("gpu02")
+    host.facts["Module"] = reading
+    state = converge(host, other)
+    assert failed(state) == {"gpu01"}
+    assert host.changes == []
+    (problem,) = RUN.rows["gpu01"].problems
+    assert "Module" in problem
+    assert reason in problem
+    assert RUN.rows["gpu02"].state == "done"
+
+
+def test_a_step_that_does_not_take_fails_with_want_and_have(specs):
+    host = bare("gpu01")
+    host.on("^modprobe thing$", lambda h, m, s: True)
+    assert failed(converge(host)) == {"gpu01"}
+    assert "want 1.0, have none after: load the module" in RUN.rows["gpu01"].problems[0]
+
+
+def test_a_bug_in_a_phase_fails_its_host_alone(specs):
+    host, other = bare("gpu01"), bare("gpu02")
+    specs["gpu01"].boots = "many"  # a comparison that raises
+    state = converge(host, other)
+    assert failed(state) == {"gpu01"}
+    assert RUN.rows["gpu02"].state == "done"
+
+
+def test_a_refusal_stops_the_host_before_any_change(specs):
+    host = bare("gpu01")
+    specs["gpu01"].refuse = True
+    assert failed(converge(host)) == {"gpu01"}
+    assert host.changes == []
+    assert RUN.rows["gpu01"].problems == ["gpus: want 2, have 1; reseat the card"]
+
+
+def test_audit_changes_nothing(specs):
+    host = bare("gpu01")
+    specs["gpu01"].audit = True
+    assert not failed(converge(host))
+    assert host.changes == []
+    assert RUN.rows["gpu01"].state == "audited"
+    assert len(RUN.rows["gpu01"].planned) == 3
+
+
+def test_reboot_comes_from_state_and_waits_for_another_boot_id(specs):
+    host = bare("gpu01")
+    specs["gpu01"].boots = 2
+    assert not failed(converge(host))
+    assert host.boot == 2
+    assert "driver | reboot" in RUN.rows["gpu01"].changes
+
+
+def test_a_host_that_comes_back_unchanged_has_not_rebooted(specs, monkeypatch):
+    host = bare("gpu01")
+    specs["gpu01"].boots = 2
+    monkeypatch.setattr(boot, "_boot_id", lambda host, arguments: "boot-1")
+    host.on("systemctl reboot", lambda h, m, s: True)
+
+    def reboot(reason, timeout_s):
+        from pyinfra.api import FunctionCommand
+
+        return FunctionCommand(boot._reboot, (reason, 0.2), {})
+
+    monkeypatch.setattr(boot, "reboot", reboot)
+    assert failed(converge(host)) == {"gpu01"}
+
+
+def test_a_lock_held_by_a_live_run_is_named(specs, caplog):
+    host = bare("gpu01")
+    host.locked_by = "eve@desk pid 7 since 2026-11-30T03:00:00Z"
+    assert failed(converge(host)) == {"gpu01"}
+    assert host.changes == []
+
+
+def test_a_disruptive_step_on_a_node_in_service_is_refused(specs, monkeypatch):
+    host = bare("gpu01")
+    monkeypatch.setattr(
+        node.Have, "node", SimpleNamespace(closed=False, unschedulable=False, name="gpu01", conditions={})
+    )
+    assert failed(converge(host)) == {"gpu01"}
+    assert host.changes == []
+    assert "driver | load the module" in RUN.rows["gpu01"].problems[0]
