@@ -1,0 +1,142 @@
+"""From the data of one host to its spec, or to everything that is wrong with it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from pydantic import ValidationError
+from pydantic_core import ErrorDetails
+from pyinfra.api.host import Host
+
+from nodespec.checks import DEFAULT_MISSING, problems_of
+from nodespec.foreign import bare_name, foreign, foreign_keys, over_ssh
+from nodespec.problems import Problem, show
+from nodespec.values import suggestion
+
+if TYPE_CHECKING:
+    from nodespec.model import NodeSpec
+
+Spec = TypeVar("Spec", bound="NodeSpec")
+
+REMOVED: dict[str, str] = {}
+"""Keys of earlier releases, each with what to write now; refused by name, never ignored."""
+
+
+def merged(host: Host) -> dict[str, Any]:
+    """Return the data of *host*: its own over its groups' over everybody's."""
+    data: dict[str, Any] = host.data.dict()  # type: ignore[no-untyped-call]  # pyinfra's
+    return data
+
+
+STRICT = "ssh_strict_host_key_checking"
+
+
+def read(
+    model: type[Spec], host: str, data: Mapping[str, Any]
+) -> tuple[Spec | None, list[Problem]]:
+    """
+    Read the spec of *host* from its merged data.
+
+    Returns every problem found; the spec is None where it could not be made at all.
+    """
+    ours = {key: value for key, value in data.items() if not foreign(key)}
+    unknown = [key for key in ours if key not in model.model_fields]
+    misspelt = {near for key in unknown if (near := _nearest(key, model))}
+    problems = [_unknown(key, model) for key in sorted(unknown)]
+    values = {key: value for key, value in ours.items() if key in model.model_fields}
+    values.setdefault("kube_node_name", bare_name(host))
+
+    spec: Spec | None = None
+    wrong: frozenset[str] = frozenset()
+    try:
+        spec = model.model_validate(values)
+    except ValidationError as error:
+        details = error.errors(include_url=False)
+        wrong = frozenset(str(detail["loc"][0]) for detail in details)
+        problems += [
+            _problem(detail, model)
+            for detail in details
+            # A misspelt key is missing too; one line says it.
+            if not (detail["type"] == "missing" and detail["loc"][0] in misspelt)
+        ]
+    checked = spec or _with_examples(model, values, wrong)
+    if checked is not None:
+        problems += problems_of(checked, wrong)
+    if over_ssh(host):
+        problems += transport(data)
+    return spec, problems
+
+
+def _with_examples(
+    model: type[Spec], values: Mapping[str, Any], wrong: frozenset[str]
+) -> Spec | None:
+    """
+    Make a spec in which examples stand for the wrong values.
+
+    Checks that read none of those keys then still find what is wrong with the rest.
+    """
+    right = {key: value for key, value in values.items() if key not in wrong}
+    examples = {
+        key: (model.model_fields[key].examples or [None])[0]
+        for key in wrong
+        if model.model_fields[key].is_required()
+    }
+    try:
+        return model.model_validate(right | examples)
+    except ValidationError:
+        return None
+
+
+def transport(data: Mapping[str, Any]) -> list[Problem]:
+    """Return what would let a stranger answer in place of the host."""
+    strict = data.get(STRICT)
+    if strict == "yes":
+        return []
+    have = show(strict) if strict is not None else "'accept-new', pyinfra's default"
+    todo = (
+        "set it in group_data/all.py and list the host's key in ssh_known_hosts_file: "
+        "anything else sends commands and secrets to whoever answers first"
+    )
+    return [Problem(STRICT, "'yes'", have, todo)]
+
+
+def _nearest(key: str, model: type[Spec]) -> str:
+    known = [*model.model_fields, *foreign_keys()]
+    return suggestion(key, known).removeprefix("did you mean ")
+
+
+def _unknown(key: str, model: type[Spec]) -> Problem:
+    if key in REMOVED:
+        return Problem(key, "a key of this release", "a removed one", REMOVED[key])
+    near = _nearest(key, model)
+    todo = f"did you mean {near}" if near else "remove it, or name it x_... if it is your own"
+    # Not its value: who misspells a key may have misspelt a password's.
+    return Problem(key, "a known key", "an unknown one", todo)
+
+
+def _problem(detail: ErrorDetails, model: type[Spec]) -> Problem:
+    name = str(detail["loc"][0])
+    field = model.model_fields[name]
+    extra = field.json_schema_extra
+    assert isinstance(extra, dict)
+    form = str(extra["form"])
+    if detail["type"] == "missing" and len(detail["loc"]) == 1:
+        return Problem(name, form, "nothing", DEFAULT_MISSING)
+    # Of a union's members pydantic names the one it tried; that is no part of the inventory.
+    inner = [part for part in detail["loc"][1:] if isinstance(part, int) or "[" not in part]
+    key = name + "".join(f"[{part!r}]" for part in inner)
+    return Problem(key, form, show(detail["input"]), _todo(detail, field.examples))
+
+
+def _todo(detail: ErrorDetails, examples: list[Any] | None) -> str:
+    if detail["type"] == "value_error":
+        said = str(detail["ctx"]["error"])
+        if said:
+            return said
+    if detail["type"] in ("missing", "extra_forbidden"):
+        return "leave it out" if detail["type"] == "extra_forbidden" else "add it"
+    if detail["type"].startswith(("greater_than", "less_than")):
+        message = detail["msg"]
+        return message.replace("Input should be", "it has to be")
+    return f"write it as in {examples[0]!r}" if examples else "correct it"
