@@ -1,0 +1,43 @@
+"""
+Serves a directory over HTTP, read only. Run as a script: it imports nothing of the lab.
+
+Kept connections matter: apt asks for hundreds of small files one after the other.
+"""
+
+from __future__ import annotations
+
+import argparse
+import socket
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+
+class Handler(SimpleHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    server_version = "rackwright-lab-mirror"
+    timeout = 120  # seconds that an idle connection is kept
+    wbufsize = 65536  # header and first bytes in one packet
+
+    def setup(self) -> None:
+        super().setup()
+        self.connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+
+class Server(ThreadingHTTPServer):
+    daemon_threads = True
+    request_queue_size = 128
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("root", type=Path)
+    parser.add_argument("--address", default="127.0.0.1")
+    parser.add_argument("--port", type=int, default=8080)
+    arguments = parser.parse_args()
+    handler = partial(Handler, directory=str(arguments.root))
+    Server((arguments.address, arguments.port), handler).serve_forever()
+
+
+if __name__ == "__main__":
+    main()
