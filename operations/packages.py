@@ -1,0 +1,213 @@
+"""Packages of exact versions, and what a run that died left of dpkg."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable, Iterable, Mapping
+
+from pyinfra.api import StringCommand
+
+from facts.packages import LOCKS, Packages, PackagesState
+from operations.have import Have
+from operations.step import Commands, Step
+
+LOG = "/var/log/rackwright-apt.log"
+"""On the host: apt's own words, in a file so that apt survives a connection that does not."""
+
+STAMP = "/var/lib/rackwright/apt-updated"
+"""Touched when apt's indexes were last fetched without a word of complaint."""
+
+WAIT_S = 900
+"""How long somebody else's apt, or that of a run that died, may go on."""
+
+OPTIONS = (
+    "-y -o DPkg::Lock::Timeout=600 -o Dpkg::Options::=--force-confold -o Acquire::Retries=3 "
+    "--no-install-recommends --allow-downgrades --allow-change-held-packages"
+)
+
+# apt's messages for a version that its indexes do not know (yet), or whose file the mirror no
+# longer has: newer indexes help. Source: apt 2.6 and 3.0, messages of apt-pkg and apt-private.
+OUTDATED = (
+    "^E: (Version .* was not found|Unable to locate package|Package .* has no installation "
+    "candidate|Unable to fetch some archives|Failed to fetch|Unable to correct problems)"
+)
+
+
+def matches(version: str | None, want: str | None) -> bool:
+    """
+    Whether an installed *version* is the one that is wanted.
+
+    + want: a full Debian version, as in ``1.36.3-1.1``; the upstream part alone, as in ``1.36.3``,
+      which takes any revision; ``None``, which takes any version
+    """
+    if version is None or want is None:
+        return version is not None
+    upstream = version.rpartition("-")[0] or version
+    return want in (version, upstream)
+
+
+def differences(
+    wants: Mapping[str, str | None], packages: PackagesState, *, hold: bool
+) -> dict[str, str]:
+    """Packages that are not as wanted, and what they are instead."""
+    found: dict[str, str] = {}
+    for name, want in wants.items():
+        package = packages.packages.get(name)
+        if package is None:
+            found[name] = "not installed"
+        elif not package.whole:
+            found[name] = f"{package.version} {package.status}"
+        elif not matches(package.version, want):
+            found[name] = package.version
+        elif hold and not package.held:
+            found[name] = "not held"
+    return found
+
+
+def installed(
+    title: str,
+    wants: Mapping[str, str | None],
+    have: Have,
+    *,
+    hold: bool,
+    disrupts: bool = False,
+    before: str = "",
+    explain: str = "",
+) -> Step | None:
+    """
+    The step that installs packages, all in one call of apt; ``None`` if they are as wanted.
+
+    Indexes are fetched only if they are older than the sources, or do not know a version.
+
+    + wants: version by name, in the forms of ``matches``
+    + hold: whether to keep the packages from every upgrade but ours
+    + before: shell, run under apt's lock time and log before anything is installed
+    + explain: shell that prints to standard output why an installation may have failed
+    """
+    packages = have[Packages]
+    wrong = differences(wants, packages, hold=hold)
+    if not wrong:
+        return None
+    only_holds = set(wrong.values()) == {"not held"}
+
+    def apply() -> Commands:
+        if only_holds:
+            yield command(f"apt-mark hold {words(wants)}")
+            return
+        arguments = words(argument(name, want) for name, want in wants.items())
+        half = {name for name in wants if name in packages.broken}
+        yield command(
+            *([before] if before else []),
+            # A package that stopped half-way, of these or of others, stands in apt's way.
+            *(["dpkg --configure -a || true"] if packages.broken or packages.interrupted else []),
+            install(f"{'--reinstall ' if half else ''}install {arguments}"),
+            *([f"apt-mark hold {words(wants)}"] if hold else []),
+            explain=explain,
+        )
+
+    return Step(
+        title=title,
+        want=", ".join(f"{name} {wants[name] or 'installed'}" for name in wrong),
+        have=", ".join(wrong.values() if len(set(wrong.values())) > 1 else [*wrong.values()][:1]),
+        apply=apply,
+        disrupts=disrupts and not only_holds,
+        remedy=f"read {LOG} on the host",
+    )  # fmt: skip
+
+
+def repaired(
+    title: str, have: Have, *, leaving: Callable[[str], bool] = lambda name: False
+) -> Step | None:
+    """
+    The step that ends what an interrupted dpkg began; ``None`` if nothing was.
+
+    + leaving: names of packages that another step mends, because they need something first
+    """
+    packages = have[Packages]
+    broken = {
+        name: package.status for name, package in packages.broken.items() if not leaving(name)
+    }
+    if not broken and not packages.interrupted:
+        return None
+
+    def apply() -> Commands:
+        # `apt-get -f install` alone refuses a package that dpkg wants to have again.
+        half = (
+            "dpkg-query -W -f '${db:Status-Status} ${db:Status-Eflag} ${Package}\\n' | "
+            'awk \'$1 == "half-installed" || $2 == "reinstreq" { print $3 }\''
+        )
+        yield command(
+            "dpkg --configure -a --force-confold || true",
+            f'half=$({half}); [ -z "$half" ] || {apt("--reinstall install $half")}',
+            f"{apt('--fix-broken install')} || true",
+        )
+
+    return Step(
+        title=title,
+        want="all packages whole",
+        have=", ".join(f"{name} {status}" for name, status in broken.items())
+        or "changes in dpkg's journal",
+        apply=apply,
+        remedy=f"run `dpkg --configure -a` on the host, and read {LOG}",
+    )
+
+
+def argument(name: str, want: str | None) -> str:
+    """What apt-get takes for a package in one version."""
+    if want is None:
+        return name
+    return f"{name}={want}" if "-" in want else f"{name}={want}-*"
+
+
+def words(names: Iterable[str]) -> str:
+    return " ".join(shlex.quote(name) for name in names)
+
+
+def apt(arguments: str) -> str:
+    return f"apt-get {OPTIONS} {arguments}"
+
+
+UPDATE = f"apt-get -o DPkg::Lock::Timeout=600 -o Acquire::Retries=3 update && touch {STAMP}"
+
+
+def install(arguments: str) -> str:
+    """Shell that runs apt with *arguments*, with indexes that are new enough."""
+    go = apt(arguments)
+    stale = (
+        f'[ ! -e {STAMP} ] || [ -n "$(find /etc/apt/sources.list /etc/apt/sources.list.d '
+        f'/etc/apt/keyrings /etc/apt/apt.conf.d -newer {STAMP} 2>/dev/null | head -n 1)" ]'
+    )
+    return (
+        f"fresh=; if {stale}; then {UPDATE} && fresh=1 || echo 'apt-get update failed'; fi; "
+        f'tried=$(wc -l <{LOG}); {go} || {{ [ -z "$fresh" ] && '
+        f'tail -n +"$tried" {LOG} | grep -qE {shlex.quote(OUTDATED)} && '
+        # A mirror in the middle of being synchronised comes right by itself.
+        f"{{ {UPDATE} || {{ sleep 20; {UPDATE}; }} }} && {go}; }}"
+    )
+
+
+def command(*script: str, explain: str = "") -> StringCommand:
+    """
+    One remote command that changes packages: waits for its turn, logs, shows the end on failure.
+
+    + script: pieces of shell, run until one fails
+    + explain: shell that prints why, where the end of the log does not
+    """
+    # One awk over /proc/locks: the locks are fcntl(2)'s, so flock(1) cannot wait for them.
+    busy = (
+        f"stat -c %i {' '.join(LOCKS)} 2>/dev/null | "
+        'awk \'NR == FNR { lock[$1]; next } { split($6, file, ":") } '
+        '$2 == "POSIX" && file[3] in lock { found = $5 } '
+        "END { if (found) print found; exit !found }' - /proc/locks"
+    )
+    return StringCommand(
+        "export DEBIAN_FRONTEND=noninteractive NEEDRESTART_SUSPEND=1 LC_ALL=C "
+        "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin; umask 022; "
+        f"mkdir -p {STAMP.rpartition('/')[0]}; waited=0; while pid=$({busy}); do "
+        f"[ $waited -lt {WAIT_S} ] || {{ echo \"packages: want apt's locks free, have pid $pid "
+        f'hold one for $waited s; wait for it, or look at it on the host" >&2; exit 75; }}; '
+        "sleep 3; waited=$((waited + 3)); done; "
+        f'echo "== rackwright $(date -u +%FT%TZ)" >>{LOG}; '
+        f"{{ {' && '.join(f'{{ {piece}; }}' for piece in script)}; }} >>{LOG} 2>&1 </dev/null || "
+        f"{{ code=$?; tail -n 25 {LOG} >&2; {explain + ' >&2; ' if explain else ''}exit $code; }}"
+    )
