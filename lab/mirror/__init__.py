@@ -17,7 +17,7 @@ from typing import Any
 from rich.console import Console
 
 from lab import description
-from lab.mirror import deb, debian, debs, signing
+from lab.mirror import check, deb, debian, debs, signing
 from lab.mirror.repositories import REPOSITORIES, fill, index, packages
 from lab.paths import MIRROR
 from lab.service import Service
@@ -48,17 +48,17 @@ def build(console: Console, *, refresh: bool = False) -> None:
     debian.build(report, refresh=refresh)
     for vendor, make in debs.VENDORS.items():
         fill(REPOSITORIES[vendor], [deb.pack(package) for package in make(report)])
-    for name, repository in REPOSITORIES.items():
-        if index(repository):
-            report(f"{name}: indexed and signed, {len(packages(repository))} packages")
+    changed = [name for name, repository in REPOSITORIES.items() if index(repository)]
+    for name in changed:
+        report(f"{name}: indexed and signed, {len(packages(REPOSITORIES[name]))} packages")
+    if changed:
+        report(f"apt installs all {check.installable()} packages of the vendors from it")
     report(f"built in {time.monotonic() - start:.0f} s")
 
 
 def up(console: Console) -> None:
-    """Serve what has been built to the guests."""
-    missing = [n for n, r in REPOSITORIES.items() if not (r.release_dir / "InRelease").is_file()]
-    if missing:
-        build(console)
+    """Bring it up to date and serve it to the guests."""
+    build(console)
     _service().start()
     console.print(f"mirror: serving {MIRROR} at {url()}", highlight=False, markup=False)
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
-import subprocess
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from lab.command import run
 from lab.paths import BUILD
 
 KEPT = BUILD / "debs"
@@ -117,21 +117,11 @@ def pack(deb: Deb) -> Path:
             directory.chmod(0o755)
         result = Path(scratch) / deb.file_name
         # Emulated guests unpack these: zstd costs them a fraction of xz.
-        _run(["dpkg-deb", "--root-owner-group", "-Zzstd", "-z6", "--build", root, result])
+        run(
+            ["dpkg-deb", "--root-owner-group", "-Zzstd", "-z6", "--build", root, result],
+            timeout_s=600,
+            env=os.environ | {"SOURCE_DATE_EPOCH": SOURCE_DATE_EPOCH},
+        )
         result.replace(packed)
     key_file.write_text(key)
     return packed
-
-
-def _run(command: Sequence[str | Path]) -> None:
-    run = subprocess.run(
-        command,
-        capture_output=True,
-        text=True,
-        env=os.environ | {"SOURCE_DATE_EPOCH": SOURCE_DATE_EPOCH},
-    )
-    if run.returncode:
-        raise RuntimeError(
-            f"{command[-1]}: want it packed, have exit code {run.returncode} from dpkg-deb: "
-            f"{run.stderr.strip()}"
-        )

@@ -10,13 +10,14 @@ from __future__ import annotations
 import hashlib
 import os
 import shlex
-import subprocess
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import unquote
 
+from lab.errors import LabError
+from lab.mirror.apt import EmptySystem, get
 from lab.mirror.locking import locked
 from lab.mirror.repositories import REPOSITORIES, link
 from lab.paths import BUILD
@@ -66,15 +67,19 @@ def build(report: Callable[[str], None], *, refresh: bool = False) -> None:
     start = time.monotonic()
     with locked(APT / "lock"):
         stamp.unlink(missing_ok=True)
-        options = _prepare(base)
+        source = f"deb [signed-by={KEYRING}] {base} {SUITE} {COMPONENT}"
+        apt = EmptySystem(APT, [source])
         report(f"debian: asking apt what {len(PACKAGES)} packages of {SUITE} need")
-        _apt([*options, "update"])
-        install = [*options, "install", "--yes", "--install-recommends", *PACKAGES]
-        packages = closure(_apt([*install, "--print-uris"]), base)
+        apt.get("update")
+        install = ["install", "--yes", "--install-recommends", *PACKAGES]
+        # apt does not name what it has fetched before: it is shown an empty archive.
+        nothing = f"Dir::Cache::Archives={APT / 'nothing'}/"
+        (APT / "nothing/partial").mkdir(parents=True, exist_ok=True)
+        packages = closure(apt.get("-o", nothing, *install, "--print-uris"), base)
         total = sum(package.size for package in packages) / 2**20
         report(f"debian: fetching {len(packages)} packages, {total:.0f} MiB")
-        _apt([*install, "--download-only"])
-        _publish(packages, pool)
+        apt.get(*install, "--download-only")
+        _publish(packages, apt.archives, pool)
         stamp.write_text(wanted)
     report(f"debian: done in {time.monotonic() - start:.0f} s")
 
@@ -88,14 +93,14 @@ def archive() -> str:
     named = os.environ.get("LAB_DEBIAN_ARCHIVE")
     if named:
         return named.rstrip("/") + "/"
-    targets = _apt(
-        ["indextargets", "--format", "$(LABEL) $(COMPONENT) $(REPO_URI)", "Created-By: Packages"]
+    targets = get(
+        "indextargets", "--format", "$(LABEL) $(COMPONENT) $(REPO_URI)", "Created-By: Packages"
     )
     for line in targets.splitlines():
         label, component, uri = line.split(" ", 2)
         if (label, component) == ("Debian", COMPONENT):
             return uri.rstrip("/") + "/"
-    raise RuntimeError(
+    raise LabError(
         "debian: want an archive of Debian among this machine's apt sources, have none; "
         "name one in LAB_DEBIAN_ARCHIVE"
     )
@@ -109,56 +114,18 @@ def closure(uris: str, base: str) -> list[Package]:
             continue  # "Reading package lists..." and the like
         uri, file_name, size, *_ = shlex.split(line)
         if not uri.startswith(base):
-            raise RuntimeError(f"debian: want packages from {base}, have {uri}")
+            raise LabError(f"debian: want packages from {base}, have {uri}")
         packages.append(Package(unquote(uri.removeprefix(base)), file_name, int(size)))
     if not packages:
-        raise RuntimeError(f"debian: want packages to fetch, have none in {uris[:200]!r}")
+        raise LabError(f"debian: want packages to fetch, have none in {uris[:200]!r}")
     return packages
 
 
-def _publish(packages: Iterable[Package], pool: Path) -> None:
+def _publish(packages: Iterable[Package], archives: Path, pool: Path) -> None:
     wanted = set()
     for package in packages:
         target = pool.parent / package.pool_path
-        link(APT / "cache/archives" / package.file_name, target)
+        link(archives / package.file_name, target)
         wanted.add(target)
     for old in set(pool.rglob("*.deb")) - wanted:
         old.unlink()
-
-
-def _prepare(base: str) -> list[str]:
-    """Make apt's directories for a system on which nothing is installed; return its options."""
-    for directory in ("state/lists/partial", "cache/archives/partial", "sources"):
-        (APT / directory).mkdir(parents=True, exist_ok=True)
-    (APT / "status").write_text("")
-    source = f"deb [signed-by={KEYRING}] {base} {SUITE} {COMPONENT}\n"
-    (APT / "sources/debian.list").write_text(source)
-    settings = {
-        "Dir::Etc::SourceList": "/dev/null",
-        "Dir::Etc::SourceParts": str(APT / "sources"),
-        "Dir::Etc::Preferences": "/dev/null",
-        "Dir::Etc::PreferencesParts": "/dev/null",
-        "Dir::State": str(APT / "state"),
-        "Dir::State::status": str(APT / "status"),
-        "Dir::Cache": str(APT / "cache"),
-        "APT::Architecture": "amd64",
-        "APT::Architectures": "amd64",
-        "APT::Sandbox::User": "root",  # the cache may be below a home that _apt cannot enter
-        "Acquire::Languages": "none",
-        "APT::Keep-Downloaded-Packages": "true",
-    }
-    return [part for name, value in settings.items() for part in ("-o", f"{name}={value}")]
-
-
-def _apt(arguments: Sequence[str]) -> str:
-    run = subprocess.run(
-        ["apt-get", *arguments],
-        capture_output=True,
-        text=True,
-        env=os.environ | {"LC_ALL": "C.UTF-8", "DEBIAN_FRONTEND": "noninteractive"},
-    )
-    if run.returncode:
-        raise RuntimeError(
-            f"debian: want apt-get to work, have exit code {run.returncode}: {run.stderr.strip()}"
-        )
-    return run.stdout

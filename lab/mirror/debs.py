@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from lab.errors import LabError
 from lab.mirror import go
 from lab.mirror.deb import Deb, File
 
@@ -296,7 +297,7 @@ def _debhelper(set_name: str, path: str, generated: str) -> str:
     script = go.module_file(set_name, path).read_text()
     commands = [line for line in generated.splitlines() if line not in ("#!/bin/sh", "set -e")]
     if "#DEBHELPER#" not in script:
-        raise RuntimeError(f"{path}: want the mark #DEBHELPER# in it, have none; read it again")
+        raise LabError(f"{path}: want the mark #DEBHELPER# in it, have none; read it again")
     return script.replace("#DEBHELPER#", "\n".join(commands))
 
 

@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+from lab.errors import LabError
 from lab.mirror import signing
 from lab.paths import BUILD, MIRROR
 
@@ -195,11 +196,11 @@ def _ftparchive(arguments: list[str], directory: Path) -> str:
             ["apt-ftparchive", *arguments], cwd=directory, capture_output=True, text=True
         )
     except FileNotFoundError:
-        raise RuntimeError(
+        raise LabError(
             "mirror: want apt-ftparchive, have none; install the package apt-utils"
         ) from None
     if run.returncode:
-        raise RuntimeError(
+        raise LabError(
             f"mirror: want an index of {directory}, have exit code {run.returncode} from "
             f"apt-ftparchive: {run.stderr.strip()}"
         )

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from lab.command import run
+from lab.errors import LabError
 from lab.mirror.locking import locked
 from lab.paths import CACHE, MIRROR
 
@@ -42,7 +43,7 @@ def fingerprint(listing: str) -> str:
         fields = line.split(":")
         if fields[0] == "fpr":
             return fields[9]
-    raise RuntimeError(
+    raise LabError(
         f"archive key: want one in {GNUPGHOME}, have none; remove that directory and build again"
     )
 
@@ -70,18 +71,10 @@ def _gnupg() -> Iterator[None]:
 
 
 def _gpg(*arguments: str) -> str:
-    run = subprocess.run(
-        ["gpg", "--homedir", str(GNUPGHOME), "--batch", "--passphrase", "", *arguments],
-        capture_output=True,
-        text=True,
-        env=os.environ | {"LC_ALL": "C.UTF-8"},
+    return run(
+        ["gpg", "--homedir", GNUPGHOME, "--batch", "--passphrase", "", *arguments],
+        hint=f"remove {GNUPGHOME} for a new key",
     )
-    if run.returncode:
-        raise RuntimeError(
-            f"archive key: want gpg {arguments[0]} to work, have exit code {run.returncode}: "
-            f"{run.stderr.strip()}"
-        )
-    return run.stdout
 
 
 def _replace(path: Path, text: str) -> None:

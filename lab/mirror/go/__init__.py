@@ -20,11 +20,15 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
+from lab.errors import LabError
 from lab.mirror.locking import locked
 from lab.paths import BUILD
 
 SOURCES = Path(__file__).resolve().parent
 MIN_GO = (1, 26)
+
+LIBRARIES = {"runc": ("libseccomp", "libseccomp-dev")}
+"""What a set is linked to, by pkg-config's name, and the Debian package that has it."""
 
 Report = Callable[[str], None]
 
@@ -200,6 +204,7 @@ def _compile(
     set_name: str, go_set: GoSet, wanted: dict[str, str], place: Path, say: Report
 ) -> None:
     tool = go()
+    _check_library(set_name)
     fresh = place / "bin.new"
     shutil.rmtree(fresh, ignore_errors=True)
     fresh.mkdir()
@@ -228,7 +233,7 @@ def _compile(
             text=True,
         )
         if run.returncode:
-            raise RuntimeError(
+            raise LabError(
                 f"{set_name}: want {name} built, have exit code {run.returncode} from go build; "
                 f"see its output:\n{_tail(run.stdout)}"
             )
@@ -238,6 +243,20 @@ def _compile(
     shutil.rmtree(output, ignore_errors=True)
     fresh.rename(output)
     say(f"{set_name} {go_set.version}: built in {time.monotonic() - start:.0f} s")
+
+
+def _check_library(set_name: str) -> None:
+    if set_name not in LIBRARIES:
+        return
+    library, package = LIBRARIES[set_name]
+    try:
+        found = subprocess.run(["pkg-config", "--exists", library]).returncode == 0
+    except FileNotFoundError:
+        found, package = False, f"pkg-config {package}"
+    if not found:
+        raise LabError(
+            f"{set_name}: want {library} to link to, have none; run: apt-get install {package}"
+        )
 
 
 def _tail(text: str, lines: int = 40) -> str:

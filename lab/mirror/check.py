@@ -1,0 +1,29 @@
+"""Whether a client accepts the mirror: signatures, indexes, and every dependency satisfied."""
+
+from __future__ import annotations
+
+from lab.mirror import signing
+from lab.mirror.apt import EmptySystem
+from lab.mirror.repositories import REPOSITORIES, packages
+from lab.paths import BUILD, MIRROR
+
+
+def installable() -> int:
+    """
+    Let apt plan the installation of each vendor package alone, on a system that has nothing.
+
+    Alone, because some exclude each other. Returns how many; the first that cannot be had is an
+    error with apt's own words.
+    """
+    sources = [r.source(f"file:{MIRROR}", str(signing.key())) for r in REPOSITORIES.values()]
+    apt = EmptySystem(BUILD / "check-apt", sources)
+    apt.get("update", "--error-on=any")
+    names = [
+        package
+        for name, repository in REPOSITORIES.items()
+        if name != "debian"
+        for package in packages(repository)
+    ]
+    for name in names:
+        apt.get("install", "--simulate", "--no-install-recommends", name)
+    return len(names)
