@@ -24,6 +24,8 @@ class Have:
     spec: NodeSpec
     changed: bool = field(default=False)
     """Whether this run has changed the node already."""
+    pending: bool = field(default=False)
+    """Whether an earlier phase of the plan that is being made has a step."""
 
     def __getitem__(self, fact: type[FactBase[T]]) -> T:
         """The value of *fact*. Raises ``UnknownReading`` if the host could not tell."""

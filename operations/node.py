@@ -81,7 +81,11 @@ def planned(
     phases: Sequence[ModuleType], spec: NodeSpec, have: Have
 ) -> list[tuple[str, Step | Refusal]]:
     """Every step and refusal, in the order of the phases."""
-    return [(phase_name(phase), item) for phase in phases for item in phase.plan(spec, have)]
+    plan: list[tuple[str, Step | Refusal]] = []
+    for phase in phases:
+        have.pending = any(isinstance(item, Step) for _, item in plan)
+        plan += [(phase_name(phase), item) for item in phase.plan(spec, have)]
+    return plan
 
 
 def serving(have: Have) -> bool:
@@ -90,8 +94,25 @@ def serving(have: Have) -> bool:
     return node is not None and not node.closed and not node.unschedulable
 
 
+def converge(*, name: str, phases: Sequence[ModuleType]) -> None:
+    """
+    Bring the nodes to what their specs ask. Called from a deploy: the one operation of a run.
+
+    Every problem of every host's inventory data is raised here, in the deploy's body, which
+    runs before anything is read from or changed on any host.
+
+    **Example:**
+
+    .. code:: python
+
+        node.converge(name="Converge the node", phases=[preflight, base])
+    """
+    specs()
+    _converge(name=name, phases=phases)
+
+
 @contained
-def converge(phases: Sequence[ModuleType]) -> Iterator[PyinfraCommand]:
+def _converge(phases: Sequence[ModuleType]) -> Iterator[PyinfraCommand]:
     """
     Bring one node to what its spec asks: plan, show the plan, then step by step, planning again after each.
 
@@ -99,12 +120,6 @@ def converge(phases: Sequence[ModuleType]) -> Iterator[PyinfraCommand]:
     step would disturb it. Fails the host with the reason in one sentence.
 
     + phases: modules of ``deploys.phases``, in order
-
-    **Example:**
-
-    .. code:: python
-
-        node.converge(name="Converge the node", phases=[preflight, base])
     """
     spec = specs()[host.name]
     row = RUN.row(host.name, [phase_name(phase) for phase in phases])

@@ -17,7 +17,7 @@ from typing import Any
 
 from pyinfra.api import Config, Inventory, State
 from pyinfra.api.connect import connect_all, disconnect_all
-from pyinfra.api.exceptions import ConnectError
+from pyinfra.api.exceptions import ConnectError, PyinfraError
 from pyinfra.api.operations import run_ops
 from pyinfra.api.state import StateStage
 from pyinfra.connectors.fake import FakeConnector
@@ -234,7 +234,11 @@ def run(
             return state
         state.is_executing = True
         state.set_stage(StateStage.Execute)
-        run_ops(state)
+        try:
+            run_ops(state)
+        except PyinfraError as error:
+            if str(error) != "No hosts remaining!":  # the last host has failed: told by the state
+                raise
         return state
 
 
