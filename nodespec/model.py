@@ -55,9 +55,15 @@ def key(
     example: Any,
     unit: str | None = None,
     section: str | None = None,
+    default_is: str | None = None,
     **constraints: Any,
 ) -> Any:
-    """Declare a key. The words go into error messages and into ``docs/inventory.md``."""
+    """
+    Declare a key. The words go into error messages and into ``docs/inventory.md``.
+
+    + section: heading of this key and those after it
+    + default_is: the default in words, where it is not one value
+    """
     if callable(default):
         constraints["default_factory"] = default
     else:
@@ -65,7 +71,12 @@ def key(
     return Field(
         description=meaning,
         examples=[example],
-        json_schema_extra={"form": form, "unit": unit, "section": section},
+        json_schema_extra={
+            "form": form,
+            "unit": unit,
+            "section": section,
+            "default_is": default_is,
+        },
         **constraints,
     )
 
@@ -194,6 +205,7 @@ class NodeSpec(BaseModel):
         "Keep the node closed unless it offers the RDMA resource. By default so on hosts with "
         "HCAs.",
         form="True or False",
+        default_is="True where `hca_count` is not 0",
         example=True,
     )
     rdma_resource_name: ResourceName = key(
@@ -273,8 +285,9 @@ class NodeSpec(BaseModel):
     )
     kube_node_name: NodeName = key(
         REQUIRED,
-        "Name of the Node object. By default the host's name in the inventory.",
+        "Name of the Node object.",
         form="lower-case DNS name",
+        default_is="the host's name in the inventory",
         example="gpu01",
     )
     kube_node_ip: IpAddress | None = key(
@@ -368,6 +381,7 @@ class NodeSpec(BaseModel):
         _beside("cuda_repository_url", "3bf863cc.pub"),
         "Where the key is. By default where NVIDIA has it, seen from `cuda_repository_url`.",
         form=REPOSITORY,
+        default_is="`3bf863cc.pub` in the repository",
         example="https://mirror.example.com/keys/cuda.pub",
     )
     # Source: NVIDIA Container Toolkit documentation, "Installing the NVIDIA Container Toolkit"
@@ -386,8 +400,9 @@ class NodeSpec(BaseModel):
     )
     container_toolkit_repository_key_url: RepositoryUrl = key(
         _beside("container_toolkit_repository_url", "../../../gpgkey"),
-        "Where the key is. By default as NVIDIA has it, three folders above.",
+        "Where the key is. By default where NVIDIA has it, seen from the repository.",
         form=REPOSITORY,
+        default_is="`../../../gpgkey` of the repository",
         example="https://mirror.example.com/keys/toolkit.asc",
     )
     # Source: Docker documentation, "Install Docker Engine on Debian" (read 2026-11-30).
@@ -405,8 +420,9 @@ class NodeSpec(BaseModel):
     )
     docker_repository_key_url: RepositoryUrl = key(
         _beside("docker_repository_url", "gpg"),
-        "Where the key is. By default where Docker has it, seen from `docker_repository_url`.",
+        "Where the key is. By default where Docker has it, seen from the repository.",
         form=REPOSITORY,
+        default_is="`gpg` in the repository",
         example="https://mirror.example.com/keys/docker.asc",
     )
     # Source: Kubernetes documentation, "Installing kubeadm" (read 2026-11-30): one repository for
@@ -425,8 +441,9 @@ class NodeSpec(BaseModel):
     )
     kubernetes_repository_key_url: RepositoryUrl = key(
         _beside("kubernetes_repository_url", "Release.key"),
-        "Where the key is. By default where Kubernetes has it, in the repository.",
+        "Where the key is. By default where Kubernetes has it, seen from the repository.",
         form=REPOSITORY,
+        default_is="`Release.key` in the repository",
         example="https://mirror.example.com/keys/kubernetes.asc",
     )
 
