@@ -1,0 +1,9 @@
+"""Options of the whole suite."""
+
+from __future__ import annotations
+
+import pytest
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--inventory", help="pyinfra inventory of the fleet that tests/validation checks")
