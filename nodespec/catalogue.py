@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from packaging.version import Version
+
 NVIDIA = "10de"
 MELLANOX = "15b3"
 """PCI vendor ids."""
@@ -43,9 +45,14 @@ class GpuModel:
     """Profiles of the layout ``all-balanced``.
     Source: NVIDIA/mig-parted deployments/systemd/config-default.yaml at bd7160f4 (v0.15.0)."""
     driver_min: str = OPEN_MODULES_DRIVER_MIN
-    """First driver that supports the product (with MIG, where it has MIG)."""
+    """First driver that supports the product (with MIG, where it has MIG), open modules or not."""
     open_module_supported: bool = True
     proprietary_module_supported: bool = True
+
+    @property
+    def open_driver_min(self) -> str:
+        """First driver whose open modules support the product."""
+        return max(self.driver_min, OPEN_MODULES_DRIVER_MIN, key=Version)
 
     @property
     def mig_capable(self) -> bool:
@@ -193,7 +200,7 @@ GPUS: tuple[GpuModel, ...] = (
     _seven("H20", ("2329",), "Hopper", _96GB, "535.161.07"),
     _seven("H200-SXM", ("2335",), "Hopper", _141GB, "550.90.07"),
     _seven("H200-NVL", ("233b",), "Hopper", _141GB, "550.90.07"),
-    _seven("B200", ("2901", "2909"), "Blackwell", _180GB, "570.133.20", proprietary=False),
+    _seven("B200", ("2901",), "Blackwell", _180GB, "570.133.20", proprietary=False),
     _seven("B300", ("3182",), "Blackwell", _269GB, "580.82.07", proprietary=False),
     GpuModel(
         name="RTX-PRO-6000",

@@ -66,7 +66,7 @@ def driver(spec: NodeSpec) -> Iterator[Problem]:
     if spec.gpu_model is None:
         return
     model = catalogue.gpu(spec.gpu_model)
-    first = max(model.driver_min, catalogue.OPEN_MODULES_DRIVER_MIN, key=Version)
+    first = model.open_driver_min
     if model.open_module_supported and Version(spec.nvidia_driver_version) < Version(first):
         yield Problem(
             "nvidia_driver_version",

@@ -110,8 +110,9 @@ CLUSTERS = f"""\
 ## Across hosts
 
 Refused are: one address or node name twice, one kubeconfig with two API servers, and hosts of one
-cluster that differ in {", ".join(f"`{key}`" for key in CLUSTER_WIDE)}, which one object in the
-cluster carries for all of them. An inventory may hold hosts of several clusters.
+cluster that differ in what one object in the cluster carries for all of them:
+{", ".join(f"`{key}`" for key in CLUSTER_WIDE)}.
+An inventory may hold hosts of several clusters.
 """
 
 
@@ -177,8 +178,9 @@ def _gpus() -> Iterator[str]:
         layouts = ", ".join(f"`{name}`" for name in named(model)) if model.mig_capable else "no MIG"
         if not model.open_module_supported:
             layouts = "refused: needs the proprietary kernel modules"
+        first = model.open_driver_min if model.open_module_supported else "none"
         ids = ", ".join(model.pci_device_ids)
-        yield f"| {model.name} | {ids} | {model.architecture} | {model.driver_min} | {layouts} |"
+        yield f"| {model.name} | {ids} | {model.architecture} | {first} | {layouts} |"
     yield ""
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from typing import Any
-from weakref import WeakKeyDictionary
 
 from pyinfra.api.inventory import Inventory
 
@@ -18,25 +17,20 @@ from nodespec.reading import merged, read
 HostData = Mapping[str, Mapping[str, Any]]
 """Merged data by the host's name."""
 
-_read: WeakKeyDictionary[Inventory, dict[str, NodeSpec]] = WeakKeyDictionary()
-
 
 def of_all(inventory: Inventory, *, local_files: bool = True) -> dict[str, NodeSpec]:
     """
     Read the specs of all hosts, by name in natural order.
 
-    Raises ``InventoryProblems`` with all problems of all hosts. A deploy file runs once per host,
-    so what was read is kept as long as the inventory itself.
+    Raises ``InventoryProblems`` with all problems of all hosts.
 
     + local_files: whether the files that keys name on this machine must exist
     """
-    if inventory not in _read:
-        data = {host.name: merged(host) for host in inventory}
-        specs, problems = read_all(data, local_files=local_files)
-        if problems:
-            raise InventoryProblems(problems)
-        _read[inventory] = specs
-    return _read[inventory]
+    data = {host.name: merged(host) for host in inventory}
+    specs, problems = read_all(data, local_files=local_files)
+    if problems:
+        raise InventoryProblems(problems)
+    return specs
 
 
 def read_all(

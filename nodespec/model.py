@@ -299,8 +299,7 @@ class NodeSpec(BaseModel):
     )
     kube_labels: Labels = key(
         dict,
-        "Labels of the Node. Those of `kubernetes.io` and `k8s.io` that a kubelet may not give "
-        "itself are refused.",
+        "Labels of the Node, beside those that it has from elsewhere.",
         form="key: value",
         example={"example.com/rack": "r01"},
     )

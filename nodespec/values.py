@@ -27,16 +27,11 @@ LABEL_VALUE = re.compile(r"([A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)?")
 # Source: Kubernetes documentation, "Taints and Tolerations" (read 2026-11-30).
 TAINT_EFFECTS = ("NoSchedule", "PreferNoSchedule", "NoExecute")
 
-# Labels below these domains that a kubelet may give itself; with any other it does not start.
-# Source: kubernetes/kubernetes cmd/kubelet/app/options, "unknown 'kubernetes.io' or 'k8s.io' labels
-# specified with --node-labels", and the NodeRestriction admission plugin (read 2026-11-30).
 RESERVED_DOMAINS = ("kubernetes.io", "k8s.io")
-KUBELET_DOMAINS = ("kubelet.kubernetes.io", "node.kubernetes.io")
-KUBELET_LABELS = (
-    "node.kubernetes.io/instance-type",
-    "topology.kubernetes.io/region",
-    "topology.kubernetes.io/zone",
-)
+
+# Source: Kubernetes documentation, "Well-Known Labels, Annotations and Taints" (read 2026-11-30).
+KUBELET_LABELS = ("kubernetes.io/arch", "kubernetes.io/hostname", "kubernetes.io/os")
+"""Labels that the kubelet keeps setting itself."""
 
 PLACEHOLDERS = ("id", "version", "distro", "suite", "minor")
 """What a repository's URL may leave open: see ``repository_url``."""
@@ -152,16 +147,8 @@ def _labels(labels: dict[str, str]) -> dict[str, str]:
         _qualified(key)
         if not LABEL_VALUE.fullmatch(value):
             raise ValueError(f"Kubernetes refuses the value {value!r} of {key}")
-        domain = key.rpartition("/")[0]
-        if (
-            _below(domain, RESERVED_DOMAINS)
-            and not _below(domain, KUBELET_DOMAINS)
-            and key not in KUBELET_LABELS
-        ):
-            raise ValueError(
-                f"a kubelet may not give itself {key} and would not start: use a domain of your "
-                "own, or kubectl label after the join"
-            )
+        if key in KUBELET_LABELS:
+            raise ValueError(f"the kubelet sets {key} itself")
     return labels
 
 

@@ -1,0 +1,3 @@
+"""Hosts of rack 2."""
+
+kube_labels = {"topology.kubernetes.io/zone": "rack2"}
