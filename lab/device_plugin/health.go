@@ -16,7 +16,9 @@ import (
 var applicationXids = []uint64{13, 31, 43, 45, 68, 109}
 
 const (
-	eventWaitMs = 5000
+	// Short: the plugin can only stop, or register again, between two waits.
+	eventWaitMs = 1000
+	lookEvery   = 5 * time.Second
 	anyInstance = 0xFFFFFFFF
 )
 
@@ -60,6 +62,7 @@ func watchHealth(ctx context.Context, lib nvml.Interface, devices []*device, los
 		byParent[d.parent] = append(byParent[d.parent], d)
 	}
 	events := subscribe(lib, byParent, lost)
+	looked := time.Time{}
 	for ctx.Err() == nil {
 		if events == nil {
 			select {
@@ -96,6 +99,10 @@ func watchHealth(ctx context.Context, lib nvml.Interface, devices []*device, los
 			}
 		}
 		// A GPU that has left the bus may send no event at all.
+		if time.Since(looked) < lookEvery {
+			continue
+		}
+		looked = time.Now()
 		for uuid, children := range byParent {
 			if reason := gone(lib, uuid); reason != "" {
 				for _, d := range children {
