@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import re
 import shlex
+import time
 from dataclasses import dataclass
 
 from pyinfra.api import FactBase
 from pyinfra.api.exceptions import FactProcessError
 
-from facts.value import FactValue
+from facts.grub import default_kernel
+from facts.value import ABSENT, FactValue, sections
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,3 +60,226 @@ def parse_os_release(lines: list[str]) -> OsReleaseState:
         codename=values.get("VERSION_CODENAME", ""),
         name=values.get("PRETTY_NAME", values["ID"]),
     )
+
+
+@dataclass(frozen=True, slots=True)
+class MachineState(FactValue):
+    architecture: str
+    """``x86_64``, ``aarch64``."""
+    machine_id: str | None
+    """``None`` if the host has none: it then gets another one at every boot."""
+    product_uuid: str | None
+    """Of the firmware, lower case; ``None`` if it has none."""
+    boot_id: str
+    uptime_s: float
+    secure_boot: bool | None
+    """``None`` without UEFI."""
+    cgroup_v2: bool
+    cpus: int
+    memory_mib: int
+
+
+class Machine(FactBase[MachineState]):
+    """
+    What this machine is, and since when it runs.
+
+    .. code:: python
+
+        MachineState(architecture="x86_64", machine_id="4c1e...", secure_boot=False, ...)
+    """
+
+    def command(self) -> str:
+        # Four bytes of attributes, then the value. Source: UEFI 2.10, sections 3.3 and 8.2.
+        secure = "/sys/firmware/efi/efivars/SecureBoot-8be4df61-93ca-11d2-aa0d-00e098032b8c"
+        return (
+            "uname -m && cat /proc/sys/kernel/random/boot_id /proc/uptime && "
+            "echo '## machine-id' && { cat /etc/machine-id || true; } && echo '## uuid' && "
+            "{ cat /sys/class/dmi/id/product_uuid || true; } && echo '## secure boot' && "
+            f"{{ if [ ! -d /sys/firmware/efi ]; then echo {ABSENT}; elif [ -e {secure} ]; then "
+            f"od -An -t u1 {secure}; else echo 0; fi; }} && "
+            "echo '## cgroup' && stat -fc %T /sys/fs/cgroup && echo '## size' && nproc && "
+            "grep MemTotal: /proc/meminfo"
+        )
+
+    def process(self, output: list[str]) -> MachineState:
+        return parse_machine(output)
+
+
+def parse_machine(output: list[str]) -> MachineState:
+    """Read what ``Machine.command`` printed."""
+    parts = sections(["## first", *output])
+    try:
+        architecture, boot_id, uptime = parts["first"]
+        secure = parts["secure boot"][0].split()
+        return MachineState(
+            architecture=architecture.strip(),
+            machine_id=_identity(parts["machine-id"]),
+            product_uuid=_identity(parts["uuid"]),
+            boot_id=boot_id.strip(),
+            uptime_s=float(uptime.split()[0]),
+            secure_boot=None if secure == [ABSENT] else int(secure[-1]) == 1,
+            cgroup_v2=parts["cgroup"] == ["cgroup2fs"],
+            cpus=int(parts["size"][0]),
+            memory_mib=int(parts["size"][1].split()[1]) // 1024,
+        )
+    except (KeyError, IndexError, ValueError) as error:
+        raise FactProcessError(f"no machine in {output!r}: {error}") from error
+
+
+def _identity(lines: list[str]) -> str | None:
+    text = lines[0].strip().lower() if lines else ""
+    # An image that asks for a new id at its first boot says so. Source: machine-id(5).
+    return None if text in ("", "uninitialized") else text
+
+
+@dataclass(frozen=True, slots=True)
+class ClockState(FactValue):
+    epoch_s: float
+    """The host's clock."""
+    offset_s: float
+    """How far it is ahead of ours, as far as that can be told: reading and answer take time."""
+
+
+class Clock(FactBase[ClockState]):
+    """
+    The host's clock beside ours.
+
+    .. code:: python
+
+        ClockState(epoch_s=1796058000.5, offset_s=-0.2)
+    """
+
+    def command(self) -> str:
+        return "date +%s.%N"
+
+    def process(self, output: list[str]) -> ClockState:
+        try:
+            epoch_s = float(output[0])
+        except ValueError:
+            raise FactProcessError(f"no time in {output[0]!r}") from None
+        return ClockState(epoch_s=epoch_s, offset_s=round(epoch_s - time.time(), 1))
+
+
+class DiskFree(FactBase[dict[str, int]]):
+    """
+    Free space for root in MiB, by the folder it was asked for.
+
+    .. code:: python
+
+        {"/": 51200, "/boot": 700, "/var": 51200}
+    """
+
+    FOLDERS = ("/", "/boot", "/var")
+
+    def command(self) -> str:
+        return f"df -Pm {' '.join(self.FOLDERS)}"
+
+    def process(self, output: list[str]) -> dict[str, int]:
+        return parse_disk_free(output)
+
+
+def parse_disk_free(output: list[str]) -> dict[str, int]:
+    """Read POSIX ``df`` output, whose lines come in the order in which the folders were named."""
+    lines = output[1:]
+    if len(lines) != len(DiskFree.FOLDERS):
+        raise FactProcessError(f"want {len(DiskFree.FOLDERS)} file systems, have {output!r}")
+    try:
+        return {
+            folder: int(line.split()[3])
+            for folder, line in zip(DiskFree.FOLDERS, lines, strict=True)
+        }
+    except (ValueError, IndexError):
+        raise FactProcessError(f"no free space in {output!r}") from None
+
+
+@dataclass(frozen=True, slots=True)
+class KernelsState(FactValue):
+    running: str
+    next_boot: str | None
+    """What the boot loader would start now, ``None`` if that could not be told."""
+    installed: tuple[str, ...]
+    """Versions with an image in ``/boot``."""
+    headers: tuple[str, ...]
+    """Versions with headers to build modules against."""
+    initramfs_changed_at_s: dict[str, int]
+    """Time of each version's initramfs."""
+    compiler: str | None
+    """That built the running kernel, as in ``gcc-14 14.2.0``."""
+    peer_memory: bool
+    """Whether the kernel offers the peer-memory API now (``ib_register_peer_memory_client``)."""
+
+    @property
+    def relevant(self) -> tuple[str, ...]:
+        """Kernels that have to work: the running one and the next boot's, or all of them."""
+        if self.next_boot is None:
+            return tuple(dict.fromkeys([self.running, *self.installed]))
+        return tuple(dict.fromkeys([self.running, self.next_boot]))
+
+
+class Kernels(FactBase[KernelsState]):
+    """
+    Kernels: running, next to be booted, installed; with their headers and initramfs.
+
+    .. code:: python
+
+        KernelsState(running="6.12.57+deb13-amd64", next_boot="6.12.57+deb13-amd64", ...)
+    """
+
+    def command(self) -> str:
+        return (
+            "uname -r && cat /proc/version && echo '## images' && "
+            "{ ls -1 /boot/vmlinuz-* || true; } && echo '## link' && "
+            "{ readlink /vmlinuz || readlink /boot/vmlinuz || true; } && echo '## headers' && "
+            "{ ls -1d /lib/modules/*/build/. || true; } && echo '## initramfs' && "
+            "{ stat -c '%Y %n' /boot/initrd.img-* || true; } && echo '## grub' && "
+            "{ grep -hE '^[[:space:]]*(set default=|menuentry |submenu |linux|function |})' "
+            "/boot/grub/grub.cfg || true; } && echo '## grubenv' && "
+            "{ grep -a '_entry=' /boot/grub/grubenv || true; } && echo '## peer memory' && "
+            "{ grep -c ' ib_register_peer_memory_client' /proc/kallsyms || true; }"
+        )
+
+    def process(self, output: list[str]) -> KernelsState:
+        return parse_kernels(output)
+
+
+def parse_kernels(output: list[str]) -> KernelsState:
+    """Read what ``Kernels.command`` printed."""
+    parts = sections(["## first", *output])
+    if "peer memory" not in parts or len(parts["first"]) != 2:
+        raise FactProcessError("the list of kernels ended early")
+    running, version = parts["first"]
+    images = tuple(line.rpartition("/vmlinuz-")[2] for line in parts["images"])
+    stamps = (line.split(" ", 1) for line in parts["initramfs"])
+    return KernelsState(
+        running=running.strip(),
+        next_boot=_next_boot(parts, images),
+        installed=images,
+        headers=tuple(line.split("/")[3] for line in parts["headers"]),
+        initramfs_changed_at_s={path.partition("initrd.img-")[2]: int(at) for at, path in stamps},
+        compiler=_compiler(version),
+        peer_memory=parts["peer memory"] not in (["0"], []),
+    )
+
+
+def _next_boot(parts: dict[str, list[str]], images: tuple[str, ...]) -> str | None:
+    """The boot loader's word, where it has a menu; else Debian's link to the newest kernel."""
+    if parts["grub"]:
+        kernel = default_kernel(parts["grub"], parts["grubenv"])
+        return kernel if kernel in images else None
+    if parts["link"]:
+        kernel = parts["link"][0].rpartition("vmlinuz-")[2]
+        return kernel if kernel in images else None
+    return images[0] if len(images) == 1 else None
+
+
+# Linux version 6.12.57+deb13-amd64 (...) (x86_64-linux-gnu-gcc-14 (Debian 14.2.0-19) 14.2.0, GNU
+# Linux version 6.8.0-45-generic (...) (x86_64-linux-gnu-gcc-13 (Ubuntu 13.2.0-23) 13.2.0, GNU ld
+# Linux version 5.14.0-503.el9 (...) (gcc (GCC) 11.5.0 20240719 (Red Hat 11.5.0-2), GNU ld
+COMPILER = re.compile(
+    r"\((?:\S*?-)?(gcc(?:-\d+)?|clang) (?:version )?(?:\([^)]*\) )?(\d+\.\d+\.\d+)"
+)
+
+
+def _compiler(version: str) -> str | None:
+    match = COMPILER.search(version)
+    return f"{match[1]} {match[2]}" if match else None

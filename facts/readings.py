@@ -4,14 +4,43 @@ from __future__ import annotations
 
 from pyinfra.api import FactBase
 
+from facts.containerd import CdiSpecification, Containerd, ContainerdService
 from facts.files import Files
-from facts.os import OsRelease
+from facts.infiniband import Infiniband
+from facts.kubernetes import Kubelet
+from facts.mig import Gpus, MigService
+from facts.modules import KernelModules
+from facts.network import ApiServer
+from facts.nvidia import NvidiaDriver, NvidiaModules, NvidiaPersistenced
+from facts.os import Clock, DiskFree, Kernels, Machine, OsRelease
 from facts.packages import Packages
+from facts.pci import PciDevices
 from facts.repositories import AptSources
+from facts.system import Swap, Sysctls, UnattendedUpgrades
 
 READINGS: tuple[type[FactBase], ...] = (
     Files,
     OsRelease,
+    Machine,
+    DiskFree,
+    Kernels,
+    KernelModules,
+    PciDevices,
     Packages,
     AptSources,
+    UnattendedUpgrades,
+    Sysctls,
+    Swap,
+    Infiniband,
+    NvidiaDriver,
+    NvidiaModules,
+    NvidiaPersistenced,
+    ApiServer,
+    Containerd,
+    ContainerdService,
+    CdiSpecification,
+    Gpus,
+    MigService,
+    Kubelet,
+    Clock,  # last: what is compared with our own clock should not be old
 )

@@ -1,0 +1,153 @@
+"""RDMA devices: ports, network devices, character devices; all from sysfs."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from pyinfra.api import FactBase
+from pyinfra.api.exceptions import FactProcessError
+
+from facts.value import FactValue, sections
+
+# 200 Gb/sec (4X HDR) | 2.5 Gb/sec (1X SDR)
+RATE = re.compile(r"^(\d+(?:\.\d+)?) Gb/sec")
+
+
+@dataclass(frozen=True, slots=True)
+class InfinibandPort(FactValue):
+    number: int
+    state: str
+    """``ACTIVE``, ``INIT``, ``DOWN``, ``ARMED``."""
+    phys_state: str
+    """``LinkUp``, ``Polling``, ``Disabled`` ..."""
+    link_layer: str
+    """``infiniband`` or ``ethernet``."""
+    rate_gbps: float
+
+
+@dataclass(frozen=True, slots=True)
+class InfinibandDevice(FactValue):
+    name: str
+    """Whatever udev named it: ``mlx5_0``, ``ibp65s0``."""
+    pci_address: str | None
+    """``None`` for one without hardware, as Soft-RoCE."""
+    node_guid: str
+    ports: tuple[InfinibandPort, ...]
+    netdevs: tuple[str, ...]
+    uverbs: str | None
+    """Its character device below ``/dev/infiniband``, ``None`` if there is none."""
+    umad: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class InfinibandState(FactValue):
+    devices: tuple[InfinibandDevice, ...]
+    rdma_cm: bool
+    """Whether ``/dev/infiniband/rdma_cm`` is there."""
+    netns_shared: bool | None
+    """Whether network namespaces share the devices; ``None`` without ``ib_core``."""
+
+    def at(self, pci_address: str) -> InfinibandDevice | None:
+        return next((d for d in self.devices if d.pci_address == pci_address), None)
+
+
+class Infiniband(FactBase[InfinibandState]):
+    """
+    RDMA devices with their ports, from ``/sys/class/infiniband``.
+
+    .. code:: python
+
+        InfinibandState(devices=(InfinibandDevice(name="mlx5_0", ...),), rdma_cm=True, ...)
+    """
+
+    def command(self) -> str:
+        return (
+            "cd /sys/class/infiniband || { echo '## end'; exit 0; }; "
+            "set -- *; [ -e \"$1\" ] || set --; echo '## values'; "
+            "[ $# = 0 ] || grep -H . */node_guid */ports/*/state */ports/*/phys_state "
+            "*/ports/*/link_layer */ports/*/rate || true; "
+            "echo '## parents'; for d in \"$@\"; do "
+            '[ -e $d/device ] && echo "$d $(readlink -f $d/device)"; done; '
+            "echo '## netdevs'; ls -1d */device/net/* || true; "
+            "echo '## verbs'; grep -H . /sys/class/infiniband_verbs/uverbs*/ibdev || true; "
+            "echo '## mad'; grep -H . /sys/class/infiniband_mad/umad*/ibdev || true; "
+            "echo '## files'; ls -1 /dev/infiniband || true; "
+            "echo '## netns'; cat /sys/module/ib_core/parameters/netns_mode || true; echo '## end'"
+        )
+
+    def process(self, output: list[str]) -> InfinibandState:
+        return parse_infiniband(output)
+
+
+def parse_infiniband(output: list[str]) -> InfinibandState:
+    """Read what ``Infiniband.command`` printed."""
+    parts = sections(output)
+    if "end" not in parts:
+        raise FactProcessError("the list of RDMA devices ended early")
+    if parts.keys() == {"end"}:
+        return InfinibandState((), rdma_cm=False, netns_shared=None)
+    guids: dict[str, str] = {}
+    ports: dict[str, dict[int, dict[str, str]]] = {}
+    for line in parts["values"]:
+        # mlx5_0/ports/1/state:4: ACTIVE
+        path, _, value = line.partition(":")
+        match path.split("/"):
+            case [name, "node_guid"]:
+                guids[name] = value
+            case [name, "ports", number, attribute]:
+                ports.setdefault(name, {}).setdefault(int(number), {})[attribute] = value
+    parents = dict(line.split(" ", 1) for line in parts["parents"])
+    netdevs: dict[str, list[str]] = {}
+    for line in parts["netdevs"]:
+        name, _, path = line.partition("/")
+        netdevs.setdefault(name, []).append(path.rpartition("/")[2])
+    files = set(parts["files"])
+    verbs = {device: node for node, device in _character_devices(parts["verbs"]) if node in files}
+    mads = [(node, device) for node, device in _character_devices(parts["mad"]) if node in files]
+    mode = parts["netns"]
+    return InfinibandState(
+        devices=tuple(
+            InfinibandDevice(
+                name=name,
+                pci_address=_pci(parents.get(name)),
+                node_guid=guids[name],
+                ports=tuple(_port(n, values) for n, values in sorted(ports.get(name, {}).items())),
+                netdevs=tuple(sorted(netdevs.get(name, []))),
+                uverbs=verbs.get(name),
+                umad=tuple(sorted(node for node, device in mads if device == name)),
+            )
+            for name in sorted(guids)
+        ),
+        rdma_cm="rdma_cm" in files,
+        netns_shared=mode[0] in ("Y", "1") if mode else None,
+    )
+
+
+def _character_devices(lines: list[str]) -> list[tuple[str, str]]:
+    # /sys/class/infiniband_verbs/uverbs0/ibdev:mlx5_0
+    pairs = (line.split(":", 1) for line in lines)
+    return [(path.split("/")[-2], device) for path, device in pairs]
+
+
+def _pci(path: str | None) -> str | None:
+    # /sys/devices/pci0001:00/0001:00:02.0/0001:41:00.0
+    last = (path or "").rpartition("/")[2]
+    return last if re.fullmatch(r"[0-9a-f]{4,}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]", last) else None
+
+
+def _port(number: int, values: dict[str, str]) -> InfinibandPort:
+    try:
+        rate = RATE.match(values["rate"])
+        if rate is None:
+            raise FactProcessError(f"no rate in {values['rate']!r}")
+        return InfinibandPort(
+            number=number,
+            # 4: ACTIVE, 5: LinkUp
+            state=values["state"].partition(": ")[2],
+            phys_state=values["phys_state"].partition(": ")[2],
+            link_layer=values["link_layer"].lower(),
+            rate_gbps=float(rate[1]),
+        )
+    except KeyError as error:
+        raise FactProcessError(f"port {number} has no {error}") from error

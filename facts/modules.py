@@ -1,0 +1,57 @@
+"""Kernel modules that are there now."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pyinfra.api import FactBase
+from pyinfra.api.exceptions import FactProcessError
+
+from facts.value import FactValue, sections
+
+
+@dataclass(frozen=True, slots=True)
+class KernelModulesState(FactValue):
+    loaded: dict[str, int]
+    """Loaded modules, with how often each is in use. Names have underscores, never dashes."""
+    builtin: frozenset[str]
+    """Modules that are part of the kernel."""
+
+    def has(self, name: str) -> bool:
+        return name in self.loaded or name in self.builtin
+
+
+class KernelModules(FactBase[KernelModulesState]):
+    """
+    Modules in ``/proc/modules``, and those built into the running kernel.
+
+    .. code:: python
+
+        KernelModulesState(loaded={"nvidia": 2, "nvidia_uvm": 0}, builtin=frozenset({"overlay"}))
+    """
+
+    def command(self) -> str:
+        return (
+            "echo '## loaded' && awk '{ print $1, $3 }' /proc/modules && echo '## builtin' && "
+            "{ cat /lib/modules/$(uname -r)/modules.builtin || true; } && echo '## end'"
+        )
+
+    def process(self, output: list[str]) -> KernelModulesState:
+        return parse_modules(output)
+
+
+def parse_modules(output: list[str]) -> KernelModulesState:
+    """Read what ``KernelModules.command`` printed."""
+    parts = sections(output)
+    if "end" not in parts:
+        raise FactProcessError("the list of modules ended early")
+    loaded: dict[str, int] = {}
+    for line in parts["loaded"]:
+        name, _, uses = line.partition(" ")
+        # "-" in place of the count: the kernel cannot unload modules at all.
+        loaded[name] = int(uses) if uses.isdecimal() else 1
+    # kernel/fs/overlayfs/overlay.ko
+    builtin = frozenset(
+        line.rpartition("/")[2].partition(".ko")[0].replace("-", "_") for line in parts["builtin"]
+    )
+    return KernelModulesState(loaded, builtin)

@@ -1,0 +1,113 @@
+"""Settings of the system: sysctls, swap, what unattended upgrades leave alone."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pyinfra.api import FactBase
+from pyinfra.api.exceptions import FactProcessError
+
+from facts.value import ABSENT, FactValue, sections
+
+
+class Sysctls(FactBase[dict[str, str | None]]):
+    """
+    Values of kernel parameters now, ``None`` for one that the kernel does not have (yet).
+
+    .. code:: python
+
+        {"net.ipv4.ip_forward": "1", "net.bridge.bridge-nf-call-iptables": None}
+    """
+
+    NAMES = (
+        "net.bridge.bridge-nf-call-ip6tables",
+        "net.bridge.bridge-nf-call-iptables",
+        "net.ipv4.ip_forward",
+        "fs.inotify.max_user_instances",
+        "fs.inotify.max_user_watches",
+        "vm.max_map_count",
+    )
+
+    def command(self) -> str:
+        paths = " ".join(f"/proc/sys/{name.replace('.', '/')}" for name in self.NAMES)
+        # /dev/null makes grep name its files, whatever is missing.
+        return f"grep -H . {paths} /dev/null || true; echo '## end'"
+
+    def process(self, output: list[str]) -> dict[str, str | None]:
+        return parse_sysctls(output)
+
+
+def parse_sysctls(output: list[str]) -> dict[str, str | None]:
+    """Read ``/proc/sys/PATH:VALUE`` lines."""
+    if output[-1] != "## end":
+        raise FactProcessError("the list of sysctls ended early")
+    pairs = (line.partition(":") for line in output[:-1])
+    values = {path.removeprefix("/proc/sys/").replace("/", "."): value for path, _, value in pairs}
+    return {name: values.get(name) for name in Sysctls.NAMES}
+
+
+@dataclass(frozen=True, slots=True)
+class SwapState(FactValue):
+    active: tuple[str, ...]
+    """Files and partitions in use now."""
+    fstab: tuple[str, ...]
+    """Entries of /etc/fstab that would bring swap back, as they stand there."""
+    units: tuple[str, ...]
+    """systemd's swap units that are loaded and not masked."""
+
+
+class Swap(FactBase[SwapState]):
+    """
+    Swap now and at the next boot.
+
+    .. code:: python
+
+        SwapState(("/dev/sda3",), ("UUID=9d2e none swap sw 0 0",), ("dev-sda3.swap",))
+    """
+
+    def command(self) -> str:
+        return (
+            "echo '## active' && awk 'NR > 1 { print $1 }' /proc/swaps && echo '## fstab' && "
+            "{ awk '$1 !~ /^#/ && $3 == \"swap\"' /etc/fstab || true; } && echo '## units' && "
+            "systemctl list-units --type=swap --all --plain --no-legend --no-pager && echo '## end'"
+        )
+
+    def process(self, output: list[str]) -> SwapState:
+        return parse_swap(output)
+
+
+def parse_swap(output: list[str]) -> SwapState:
+    """Read what ``Swap.command`` printed."""
+    parts = sections(output)
+    if "end" not in parts:
+        raise FactProcessError("the list of swaps ended early")
+    # UNIT LOAD ACTIVE SUB DESCRIPTION; LOAD is loaded, masked, not-found ...
+    units = (line.split()[:2] for line in parts["units"] if line.strip())
+    return SwapState(
+        active=tuple(parts["active"]),
+        fstab=tuple(parts["fstab"]),
+        units=tuple(unit[0] for unit in units if unit[1] == "loaded"),
+    )
+
+
+class UnattendedUpgrades(FactBase[tuple[str, ...]]):
+    """
+    Patterns of packages that unattended upgrades leave alone; apt's own reading of all its files.
+
+    .. code:: python
+
+        ("nvidia-", "linux-image-")
+    """
+
+    def command(self) -> str:
+        return (
+            f"command -v apt-config >/dev/null || {{ echo {ABSENT}; exit 0; }}; "
+            "apt-config dump --format '%v%n' Unattended-Upgrade::Package-Blacklist && echo '## end'"
+        )
+
+    def process(self, output: list[str]) -> tuple[str, ...]:
+        if output == [ABSENT]:
+            return ()
+        if output[-1] != "## end":
+            raise FactProcessError("apt's configuration ended early")
+        return tuple(line for line in output[:-1] if line)
