@@ -39,12 +39,8 @@ class EmptySystem:
             "Acquire::Languages": "none",
         }
         options = [part for name, value in settings.items() for part in ("-o", f"{name}={value}")]
-        return get(*options, *arguments)
-
-
-def get(*arguments: str) -> str:
-    return run(
-        ["apt-get", *arguments],
-        timeout_s=1800,
-        env=os.environ | {"LC_ALL": "C.UTF-8", "DEBIAN_FRONTEND": "noninteractive"},
-    )
+        return run(
+            ["apt-get", *options, *arguments],
+            timeout_s=1800,
+            env=os.environ | {"LC_ALL": "C.UTF-8", "DEBIAN_FRONTEND": "noninteractive"},
+        )

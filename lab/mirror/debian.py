@@ -1,5 +1,5 @@
 """
-A part of Debian 13: what the product installs on a bare guest, and all that it needs.
+A part of Debian 13: what the guests consist of, what the product installs there, and all it needs.
 
 What that is, apt's own resolver says, asked as if nothing were installed: more than a guest will
 fetch, never less.
@@ -8,7 +8,6 @@ fetch, never less.
 from __future__ import annotations
 
 import hashlib
-import os
 import shlex
 import time
 from collections.abc import Callable, Iterable
@@ -17,12 +16,13 @@ from pathlib import Path
 from urllib.parse import unquote
 
 from lab.errors import LabError
-from lab.mirror.apt import EmptySystem, get
+from lab.guest import image
+from lab.mirror.apt import EmptySystem
 from lab.mirror.locking import locked
 from lab.mirror.repositories import REPOSITORIES, link
 from lab.paths import BUILD
 
-SUITE = "trixie"
+SUITE = image.SUITE
 COMPONENT = "main"
 KEYRING = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
 
@@ -58,20 +58,21 @@ class Package:
 
 def build(report: Callable[[str], None], *, refresh: bool = False) -> None:
     """Fetch the packages into the mirror's pool; no network is used if they are there already."""
-    base = archive()
+    wanted = sorted({*PACKAGES, *image.PACKAGES})
     stamp = APT / "done"
-    wanted = hashlib.sha256(repr((base, SUITE, PACKAGES)).encode()).hexdigest()
+    made_from = hashlib.sha256(repr((SUITE, wanted)).encode()).hexdigest()
     pool = REPOSITORIES["debian"].root / "pool"
-    if not refresh and pool.is_dir() and stamp.is_file() and stamp.read_text() == wanted:
+    if not refresh and pool.is_dir() and stamp.is_file() and stamp.read_text() == made_from:
         return
     start = time.monotonic()
     with locked(APT / "lock"):
         stamp.unlink(missing_ok=True)
+        base = image.debian_mirror().rstrip("/") + "/"
         source = f"deb [signed-by={KEYRING}] {base} {SUITE} {COMPONENT}"
         apt = EmptySystem(APT, [source])
-        report(f"debian: asking apt what {len(PACKAGES)} packages of {SUITE} need")
+        report(f"debian: asking apt what {len(wanted)} packages of {SUITE} need")
         apt.get("update")
-        install = ["install", "--yes", "--install-recommends", *PACKAGES]
+        install = ["install", "--yes", "--install-recommends", *wanted]
         # apt does not name what it has fetched before: it is shown an empty archive.
         nothing = f"Dir::Cache::Archives={APT / 'nothing'}/"
         (APT / "nothing/partial").mkdir(parents=True, exist_ok=True)
@@ -80,30 +81,8 @@ def build(report: Callable[[str], None], *, refresh: bool = False) -> None:
         report(f"debian: fetching {len(packages)} packages, {total:.0f} MiB")
         apt.get(*install, "--download-only")
         _publish(packages, apt.archives, pool)
-        stamp.write_text(wanted)
+        stamp.write_text(made_from)
     report(f"debian: done in {time.monotonic() - start:.0f} s")
-
-
-def archive() -> str:
-    """
-    The Debian archive that this machine itself uses, or the one named by LAB_DEBIAN_ARCHIVE.
-
-    Which suite the machine is on does not matter: an archive has them all.
-    """
-    named = os.environ.get("LAB_DEBIAN_ARCHIVE")
-    if named:
-        return named.rstrip("/") + "/"
-    targets = get(
-        "indextargets", "--format", "$(LABEL) $(COMPONENT) $(REPO_URI)", "Created-By: Packages"
-    )
-    for line in targets.splitlines():
-        label, component, uri = line.split(" ", 2)
-        if (label, component) == ("Debian", COMPONENT):
-            return uri.rstrip("/") + "/"
-    raise LabError(
-        "debian: want an archive of Debian among this machine's apt sources, have none; "
-        "name one in LAB_DEBIAN_ARCHIVE"
-    )
 
 
 def closure(uris: str, base: str) -> list[Package]:

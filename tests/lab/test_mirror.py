@@ -130,11 +130,6 @@ def test_an_empty_closure_is_an_error() -> None:
         debian.closure("Reading package lists...\n", BASE)
 
 
-def test_the_archive_can_be_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("LAB_DEBIAN_ARCHIVE", "http://archive.example/debian")
-    assert debian.archive() == BASE
-
-
 # --- repositories -------------------------------------------------------------------------------
 
 

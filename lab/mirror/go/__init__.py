@@ -26,6 +26,8 @@ from lab.paths import BUILD
 
 SOURCES = Path(__file__).resolve().parent
 MIN_GO = (1, 26)
+TELL_EVERY_S = 30
+OUTPUT_TAIL_LINES = 40
 
 LIBRARIES = {"runc": ("libseccomp", "libseccomp-dev")}
 """What a set is linked to, by pkg-config's name, and the Debian package that has it."""
@@ -224,25 +226,43 @@ def _compile(
     for number, (name, package) in enumerate(wanted.items(), 1):
         begun = time.monotonic()
         say(f"{set_name} {go_set.version}: building {name} ({number} of {len(wanted)})")
-        run = subprocess.run(
-            [*command, "-o", str(fresh / name), package],
-            cwd=SOURCES / set_name,
-            env=env,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
+        _go_build(
+            [*command, "-v", "-o", str(fresh / name), package], SOURCES / set_name, env, name, say
         )
-        if run.returncode:
-            raise LabError(
-                f"{set_name}: want {name} built, have exit code {run.returncode} from go build; "
-                f"see its output:\n{_tail(run.stdout)}"
-            )
         size = (fresh / name).stat().st_size / 2**20
         say(f"  {name}: {size:.0f} MiB in {time.monotonic() - begun:.0f} s")
     output = place / "bin"
     shutil.rmtree(output, ignore_errors=True)
     fresh.rename(output)
     say(f"{set_name} {go_set.version}: built in {time.monotonic() - start:.0f} s")
+
+
+def _go_build(
+    command: list[str], directory: Path, env: dict[str, str], name: str, say: Report
+) -> None:
+    """Run one compilation; tell every half minute how far it is."""
+    output: list[str] = []
+    told = time.monotonic()
+    with subprocess.Popen(
+        command,
+        cwd=directory,
+        env=env,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    ) as compiler:
+        assert compiler.stdout
+        for line in compiler.stdout:  # with -v one per package, as it is compiled
+            output.append(line.rstrip())
+            if time.monotonic() > told + TELL_EVERY_S:
+                told = time.monotonic()
+                say(f"  {name}: {len(output)} packages compiled, now {output[-1]}")
+    if compiler.returncode:
+        raise LabError(
+            f"go: want {name} built, have exit code {compiler.returncode}; "
+            "see its last lines:\n" + "\n".join(output[-OUTPUT_TAIL_LINES:])
+        )
 
 
 def _check_library(set_name: str) -> None:
@@ -257,11 +277,6 @@ def _check_library(set_name: str) -> None:
         raise LabError(
             f"{set_name}: want {library} to link to, have none; run: apt-get install {package}"
         )
-
-
-def _tail(text: str, lines: int = 40) -> str:
-    kept = [line for line in text.splitlines() if not line.startswith("go: downloading")]
-    return "\n".join(kept[-lines:])
 
 
 def _output(command: list[str], *, cwd: Path) -> str:
