@@ -8,6 +8,7 @@ read alone, each failing alone.
 
 from __future__ import annotations
 
+import inspect
 import shlex
 from collections.abc import Mapping, Sequence
 from typing import TypeVar
@@ -76,16 +77,19 @@ def registered() -> tuple[type[FactBase], ...]:
 
 class Snapshot(FactBase[Readings]):
     """
-    All readings in one remote command.
+    All readings in one remote command. What the spec wants to know goes to the facts that ask for it.
 
-    + files: paths whose hash, mode and owner the spec needs to know (``facts.files.Files``)
+    + files: paths whose content is compared (``facts.files.Files``)
+    + api_server: ``host:port`` and CA in PEM (``facts.network.ApiServer``); empty: not asked
     """
 
-    def command(self, files: Sequence[str] = ()) -> str:
+    def command(self, files: Sequence[str] = (), api_server: Sequence[str] = ()) -> str:
+        arguments = {"files": files, "api_server": api_server}
         # Locale: sorted lists and numbers must read the same on every host.
         parts = ["export LC_ALL=C PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"]
         for fact in registered():
-            command = str(fact().command(files) if fact.__name__ == "Files" else fact().command())
+            asked = inspect.signature(fact.command).parameters
+            command = str(fact().command(**{k: v for k, v in arguments.items() if k in asked}))
             limit = getattr(fact, "timeout_s", TIMEOUT_S)
             parts.append(
                 f"echo '{MARK} {fact.__name__}'; "
@@ -133,21 +137,22 @@ def parse_snapshot(output: list[str], facts: Sequence[type[FactBase]]) -> Readin
     return Readings(values, unread)
 
 
-_cache: WeakKeyDictionary[Host, tuple[StateStage, tuple[str, ...], Readings]] = WeakKeyDictionary()
+_cache: WeakKeyDictionary[Host, tuple[StateStage, object, Readings]] = WeakKeyDictionary()
 
 
-def read(files: Sequence[str] = ()) -> Readings:
+def read(files: Sequence[str] = (), api_server: Sequence[str] = ()) -> Readings:
     """The current host's readings, from the cache if nothing has been sent to it since."""
     this = ctx_host.get()  # `host` is a proxy, one object for all hosts: never a key
-    stage, paths, readings = _cache.get(this, (None, (), None))
+    stage, asked, readings = _cache.get(this, (None, None, None))
+    asks = (tuple(files), tuple(api_server))
     # The prompt between plan and run may take minutes: another stage reads again.
-    if readings is None or stage is not state.current_stage or paths != tuple(files):
-        readings = host.get_fact(Snapshot, files=tuple(files))
+    if readings is None or stage is not state.current_stage or asked != asks:
+        readings = host.get_fact(Snapshot, files=asks[0], api_server=asks[1])
         if readings is None:
             raise UnknownReading(
                 "host: want it read, have no answer; check the connection, sudo, and the disk"
             )
-        _cache[this] = (state.current_stage, tuple(files), readings)
+        _cache[this] = (state.current_stage, asks, readings)
     return readings
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import cached_property
-from pathlib import Path
 from typing import TypeVar
 
 from pyinfra.api import FactBase
@@ -22,6 +21,7 @@ class Have:
 
     readings: Readings
     spec: NodeSpec
+    cluster: Cluster
     changed: bool = field(default=False)
     """Whether this run has changed the node already."""
     pending: bool = field(default=False)
@@ -34,10 +34,6 @@ class Have:
     def known(self, fact: type[FactBase[T]]) -> T | None:
         """The value of *fact*, ``None`` if the host could not tell."""
         return self.readings.known(fact)
-
-    @cached_property
-    def cluster(self) -> Cluster:
-        return Cluster.connect(Path(self.spec.kube_kubeconfig).expanduser())
 
     @cached_property
     def node(self) -> NodeState | None:

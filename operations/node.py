@@ -7,9 +7,8 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from types import ModuleType
 from typing import Any
-from weakref import WeakKeyDictionary
 
-from pyinfra import host, inventory, logger, state
+from pyinfra import host, logger, state
 from pyinfra.api import FunctionCommand, operation
 from pyinfra.api.command import PyinfraCommand
 from pyinfra.api.host import Host
@@ -17,7 +16,7 @@ from pyinfra.api.inventory import Inventory
 from pyinfra.api.state import State
 from pyinfra.context import ctx_host, ctx_inventory
 
-from cluster import CLOSED_TAINT, VALIDATED_CONDITION, ClusterError
+from cluster import CLOSED_TAINT, VALIDATED_CONDITION, Cluster, ClusterError
 from facts.snapshot import UnknownReading, forget, read
 from nodespec import NodeSpec, of_all
 from operations import lock
@@ -28,9 +27,6 @@ from operations.step import Refusal, Step, phase_name
 
 MAX_STEPS = 200
 """A plan that is longer than this is going round in circles."""
-
-_specs: WeakKeyDictionary[Inventory, dict[str, NodeSpec]] = WeakKeyDictionary()
-
 
 class Refused(Exception):
     """The node must not, or cannot, be brought to its spec; the message says why."""
@@ -47,10 +43,8 @@ def specs() -> dict[str, NodeSpec]:
 
     Raises ``nodespec.InventoryProblems`` with every problem of every host.
     """
-    this = ctx_inventory.get()
-    if this not in _specs:
-        _specs[this] = of_all(inventory)
-    return _specs[this]
+    inventory: Inventory = ctx_inventory.get()
+    return of_all(inventory)
 
 
 def contained(body: Callable[..., Iterator[PyinfraCommand]]) -> Any:
@@ -134,9 +128,11 @@ def _converge(phases: Sequence[ModuleType]) -> Iterator[PyinfraCommand]:
 
     try:
         files = managed_files(phases, spec)
+        cluster = Cluster.connect(spec.kube_kubeconfig)
+        api_server = (spec.kube_api_server, cluster.ca_pem.decode())
 
         def look(changed: bool) -> Have:
-            return Have(read(files), spec, changed)
+            return Have(read(files, api_server), spec, cluster, changed)
 
         have = look(False)
         plan = planned(phases, spec, have)

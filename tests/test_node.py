@@ -83,6 +83,8 @@ class Spec(SimpleNamespace):
     boots = 1
     refuse = False
     kube_node_name = "gpu01"
+    kube_api_server = "10.0.0.1:6443"
+    kube_kubeconfig = None
 
 
 @pytest.fixture(autouse=True)
@@ -90,6 +92,8 @@ def engine(monkeypatch: pytest.MonkeyPatch, tmp_path):
     """The engine over two small facts, without a cluster."""
     monkeypatch.setattr(readings, "READINGS", (Files, Module, Boots))
     monkeypatch.setattr(node.Have, "node", None)
+    cluster = SimpleNamespace(ca_pem=b"")
+    monkeypatch.setattr(node.Cluster, "connect", lambda kubeconfig: cluster)
     monkeypatch.setattr(RUN, "rows", {})
     monkeypatch.setattr(RUN, "folder", tmp_path)
     monkeypatch.setattr(boot, "RETRY_S", 0)
