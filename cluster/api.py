@@ -18,6 +18,7 @@ from typing import Any, Final
 
 import kubernetes.config
 import urllib3
+import yaml
 from kubernetes.client import ApiClient, Configuration
 from kubernetes.client.exceptions import ApiException
 from kubernetes.config import ConfigException
@@ -67,14 +68,11 @@ class Api:
         self._configuration = _configuration(kubeconfig)
         self._ca_file = Path(str(self._configuration.ssl_ca_cert))
         if server is not None:
-            self._configuration.host = server.rstrip("/")
+            self._configuration.host = server.rstrip("/")  # also decides about a proxy
+        self.server = str(self._configuration.host)
+        """Address of the API server, as in ``https://10.88.0.1:6443``."""
         self._client = ApiClient(self._configuration)
         self._client.user_agent = "rackwright"
-
-    @property
-    def server(self) -> str:
-        """Address of the API server, as in ``https://10.88.0.1:6443``."""
-        return str(self._configuration.host)
 
     @property
     def ca_pem(self) -> bytes:
@@ -135,6 +133,9 @@ class Api:
                 header_params=headers,
                 body=body,
                 auth_settings=["BearerToken"],
+                # The client's hook for renewing tokens sets the configuration's host back to the
+                # kubeconfig's on every request.
+                _host=self.server,
             )
             response = self._client.call_api(
                 *request, _request_timeout=(CONNECT_TIMEOUT_S, READ_TIMEOUT_S)
@@ -173,7 +174,7 @@ def _configuration(kubeconfig: Path) -> Configuration:
         kubernetes.config.load_kube_config(  # type: ignore[no-untyped-call]
             str(kubeconfig), client_configuration=configuration, persist_config=False
         )
-    except (ConfigException, OSError, ValueError, KeyError, TypeError) as error:
+    except (ConfigException, yaml.YAMLError, OSError, ValueError, KeyError, TypeError) as error:
         raise ClusterError(
             f"kubeconfig: want a readable kubeconfig at {kubeconfig}, have {_one_line(error)}; "
             "make one as docs/cluster-access.md shows"

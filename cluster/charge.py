@@ -32,7 +32,7 @@ def find(api: Api) -> str | None:
         if MANAGED_BY.items() <= meta.get("labels", {}).items():
             continue
         for container in daemonset["spec"]["template"]["spec"]["containers"]:
-            name = container.get("image", "").split("@")[0].split(":")[0].rsplit("/", 1)[-1]
+            name = container.get("image", "").split("@")[0].rsplit("/", 1)[-1].split(":")[0]
             if name in PLUGIN_IMAGES or meta["namespace"] == "gpu-operator":
                 return (
                     f"DaemonSet {meta['namespace']}/{meta['name']} with image {container['image']}"
