@@ -52,7 +52,12 @@ def read(
     try:
         spec = model.model_validate(values)
     except ValidationError as error:
-        details = error.errors(include_url=False)
+        # Defaults that depend on other keys are no problem of their own.
+        details = [
+            detail
+            for detail in error.errors(include_url=False)
+            if detail["type"] != "default_factory_not_called"
+        ]
         wrong = frozenset(str(detail["loc"][0]) for detail in details)
         problems += [
             _problem(detail, model)
