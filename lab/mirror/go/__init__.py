@@ -83,7 +83,11 @@ SETS: dict[str, GoSet] = {
         "2.4.2",
         _CONTAINERD,
         tags=("no_btrfs", "no_devmapper", "no_zfs", "urfave_cli_no_docs", "osusergo", "netgo"),
-        linker=(f"-X {_CONTAINERD}/version.Version=2.4.2",),
+        # As Docker names its own build of it.
+        linker=(
+            f"-X {_CONTAINERD}/version.Version=v2.4.2",
+            f"-X {_CONTAINERD}/version.Package=containerd.io",
+        ),
     ),
     # The one that containerd 2.4.2 names in script/setup/runc-version.
     "runc": GoSet(
