@@ -43,13 +43,28 @@ class File:
 
 
 @dataclass(frozen=True, slots=True)
+class Link:
+    """A symbolic link."""
+
+    target: str
+    mode: int = 0o777
+
+    def identity(self) -> str:
+        return f"-> {self.target}"
+
+    def write(self, path: Path) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.symlink_to(self.target)
+
+
+@dataclass(frozen=True, slots=True)
 class Deb:
     """A binary package. ``files`` is by absolute path; a path below /etc is a conffile."""
 
     name: str
     version: str
     description: str
-    files: Mapping[str, File]
+    files: Mapping[str, File | Link]
     relations: Mapping[str, str] = field(default_factory=dict)
     """``Depends``, ``Conflicts`` and so on."""
     scripts: Mapping[str, str] = field(default_factory=dict)
