@@ -1,0 +1,1 @@
+"""The simulated NVIDIA driver: kernel modules, NVML, nvidia-smi and their packages."""
