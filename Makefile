@@ -22,10 +22,10 @@ test-fast: .venv/.synced
 
 # What needs guests: the whole path first, the rest from snapshots, as far as the time allows.
 test-lab: .venv/.synced
-	$(RUN) python -m tests.guest.scenarios
+	$(RUN) pytest -s -v -m guest tests/guest
 
 test-lab-all: .venv/.synced
-	$(RUN) python -m tests.guest.scenarios --all
+	$(RUN) pytest -s -v -m guest tests/guest --lab-all
 
 demo: .venv/.synced
 	$(RUN) python -m lab demo

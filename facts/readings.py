@@ -17,6 +17,7 @@ from facts.packages import Packages
 from facts.pci import PciDevices
 from facts.repositories import AptSources
 from facts.system import Swap, Sysctls, UnattendedUpgrades
+from facts.xid import Xids
 
 READINGS: tuple[type[FactBase], ...] = (
     Files,
@@ -42,5 +43,6 @@ READINGS: tuple[type[FactBase], ...] = (
     Gpus,
     MigService,
     Kubelet,
+    Xids,
     Clock,  # last: what is compared with our own clock should not be old
 )

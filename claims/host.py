@@ -1,0 +1,157 @@
+"""The host's software is as asked, and what runs is what is installed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from claims.finding import Finding
+from claims.hardware import gpus, hcas
+from cluster import NodeState
+from facts.containerd import Containerd, ContainerdService
+from facts.infiniband import Infiniband
+from facts.mig import Gpus
+from facts.nvidia import NvidiaDriver, NvidiaPersistenced
+from facts.pci import PciDevices
+from facts.snapshot import Readings
+from facts.system import Swap
+from nodespec import NodeSpec, mig_layout
+
+
+def driver(have: Readings, node: NodeState | None, spec: NodeSpec) -> Iterator[Finding]:
+    """Loaded, library and asked at one version, for every GPU."""
+    if not spec.gpu_count:
+        return
+    state, want = have.of(NvidiaDriver), spec.nvidia_driver_version
+    if state.version != want:
+        yield Finding(
+            "nvidia driver", f"{want} loaded", state.version or "none", "run the main job"
+        )
+        return
+    if state.library != want:
+        yield Finding(
+            "nvidia driver", f"libnvidia-ml {want}", state.library or "none",
+            "run the main job: something has changed the packages",
+        )  # fmt: skip
+    expected = {device.address for device in gpus(have.of(PciDevices), spec)}
+    if missing := sorted(expected - set(state.gpus)):
+        yield Finding(
+            "nvidia driver", "every GPU driven", f"none for {', '.join(missing)}",
+            "read the kernel's log for NVRM",
+        )  # fmt: skip
+
+
+def management_library(
+    have: Readings, node: NodeState | None, spec: NodeSpec
+) -> Iterator[Finding]:
+    """NVML answers, for as many GPUs as there are."""
+    if not spec.gpu_count:
+        return
+    state = have.of(Gpus)
+    if not state.usable:
+        yield Finding("nvml", "an answer", state.reason or "none", "run the main job")
+    elif len(state.gpus) != spec.gpu_count:
+        yield Finding(
+            "nvml", f"{spec.gpu_count} GPUs", str(len(state.gpus)), "read the kernel's log for NVRM"
+        )
+
+
+def persistence(have: Readings, node: NodeState | None, spec: NodeSpec) -> Iterator[Finding]:
+    if not spec.gpu_count:
+        return
+    daemon = have.of(NvidiaPersistenced)
+    off = [str(gpu.index) for gpu in have.of(Gpus).gpus if not gpu.persistence_mode]
+    if not daemon.active or off:
+        yield Finding(
+            "nvidia-persistenced", "running, persistence mode on",
+            "not running" if not daemon.active else f"off for GPU {', '.join(off)}",
+            "read `journalctl -u nvidia-persistenced`",
+        )  # fmt: skip
+
+
+def mig(have: Readings, node: NodeState | None, spec: NodeSpec) -> Iterator[Finding]:
+    """Mode and devices of every GPU as declared."""
+    by_index = {gpu.index: gpu for gpu in have.of(Gpus).gpus}
+    for want in mig_layout(spec):
+        gpu = by_index.get(want.index)
+        if gpu is None:
+            continue  # told by the management library's claim
+        profiles = sorted(device.profile for device in gpu.mig_devices)
+        if bool(gpu.mig_mode) != want.enabled or profiles != sorted(want.profiles):
+            yield Finding(
+                "mig", f"GPU {want.index} {'divided as declared' if want.enabled else 'whole'}",
+                f"{', '.join(profiles) or 'no devices'}, mode {'on' if gpu.mig_mode else 'off'}",
+                "read `journalctl -u rackwright-mig`",
+            )  # fmt: skip
+
+
+def ports(have: Readings, node: NodeState | None, spec: NodeSpec) -> Iterator[Finding]:
+    """A port of every HCA active, at the declared link layer and rate, with its device files."""
+    state = have.of(Infiniband)
+    for pci in hcas(have.of(PciDevices), spec):
+        device = state.at(pci.address)
+        if device is None:
+            yield Finding(
+                "infiniband", f"an RDMA device for {pci.address}", "none",
+                "read the kernel's log for mlx5_core",
+            )  # fmt: skip
+            continue
+        for port in device.ports:
+            name = f"{device.name} port {port.number}"
+            if port.link_layer != spec.hca_link_layer:
+                yield Finding(
+                    "infiniband", f"{name} as {spec.hca_link_layer}", port.link_layer,
+                    "set LINK_TYPE with mlxconfig and reboot, or correct hca_link_layer",
+                )  # fmt: skip
+            elif port.state == "INIT":
+                yield Finding(
+                    "infiniband", f"{name} ACTIVE", "INIT: no subnet manager has configured it",
+                    "start a subnet manager on the fabric",
+                )  # fmt: skip
+            elif port.state != "ACTIVE":
+                yield Finding(
+                    "infiniband", f"{name} ACTIVE", f"{port.state} ({port.phys_state})",
+                    "look at the cable and at the switch's port",
+                )  # fmt: skip
+            elif spec.hca_rate_gbps and port.rate_gbps < spec.hca_rate_gbps:
+                yield Finding(
+                    "infiniband", f"{name} at {spec.hca_rate_gbps} Gbit/s",
+                    f"{port.rate_gbps:g}", "look at the cable and at the switch's port",
+                )  # fmt: skip
+        if device.uverbs is None or (spec.hca_link_layer == "infiniband" and not device.umad):
+            yield Finding(
+                "infiniband", f"uverbs and umad device files of {device.name}", "not both",
+                "load ib_uverbs and ib_umad",
+            )  # fmt: skip
+    if spec.hca_count and not state.rdma_cm:
+        yield Finding("infiniband", "/dev/infiniband/rdma_cm", "none", "load rdma_ucm")
+
+
+def runtime(have: Readings, node: NodeState | None, spec: NodeSpec) -> Iterator[Finding]:
+    """nvidia is the default runtime of the daemon that runs."""
+    config, service = have.of(Containerd), have.of(ContainerdService)
+    if not service.active:
+        yield Finding("containerd", "running", "not", "read `journalctl -u containerd`")
+        return
+    if config.default_runtime != "nvidia":
+        yield Finding(
+            "containerd", "nvidia as the default runtime", config.default_runtime or "none",
+            "run the main job, and find out what has written to /etc/containerd",
+        )  # fmt: skip
+    if (
+        service.started_at_s is None
+        or service.configured_at_s is None
+        or service.started_at_s < service.configured_at_s
+    ):
+        yield Finding(
+            "containerd", "a daemon newer than its configuration", "an older one",
+            "run the main job",
+        )  # fmt: skip
+    if not service.memlock_unlimited:
+        yield Finding(
+            "containerd", "unlimited locked memory", "a limit", "run the main job"
+        )
+
+
+def no_swap(have: Readings, node: NodeState | None, spec: NodeSpec) -> Iterator[Finding]:
+    if active := have.of(Swap).active:
+        yield Finding("swap", "none", ", ".join(active), "run the main job")

@@ -1,0 +1,197 @@
+"""Preflight: nothing is changed, and whatever would fail half-way is refused now, all at once."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+
+from packaging.version import Version
+from pyinfra.api import deploy
+
+from claims import hardware
+from cluster import ClusterError
+from facts.infiniband import Infiniband
+from facts.kubernetes import Kubelet
+from facts.network import ApiServer
+from facts.os import Clock, DiskFree, Kernels, Machine, OsRelease
+from facts.pci import PciDevices
+from facts.xid import Xids
+from nodespec import NodeSpec
+from operations import fleet, node
+from operations.have import Have
+from operations.step import Refusal, Step
+from operations.systems import SYSTEMS
+
+ARCHITECTURE = "x86_64"
+
+
+def plan(spec: NodeSpec, have: Have) -> Iterator[Step | Refusal]:
+    yield from unread(have)
+    for check in (system, expected_hardware, space_and_clock, kernel, identity, cluster):
+        # A check whose reading is missing is told above, once.
+        if not need(check) & have.readings.unread.keys():
+            yield from check(spec, have)
+
+
+NEEDS = {
+    "system": {OsRelease, Machine},
+    "expected_hardware": {PciDevices, Xids, Infiniband},
+    "space_and_clock": {DiskFree, Clock},
+    "kernel": {Kernels, Machine},
+    "identity": {Machine},
+    "cluster": {ApiServer, Kubelet, Machine},
+}
+
+
+def need(check) -> set[str]:  # type: ignore[no-untyped-def]
+    return {fact.__name__ for fact in NEEDS[check.__name__]}
+
+
+def unread(have: Have) -> Iterator[Refusal]:
+    """Unknown is not absent: nothing is decided on a reading that was not made."""
+    for name, reason in sorted(have.readings.unread.items()):
+        yield Refusal(
+            f"reading {name}", "it made", f"unknown ({reason})",
+            "look at the host: what the reading asks should answer at once", unfit=True,
+        )  # fmt: skip
+
+
+def system(spec: NodeSpec, have: Have) -> Iterator[Refusal]:
+    os, machine = have[OsRelease], have[Machine]
+    if (os.id, os.version) not in SYSTEMS:
+        known = ", ".join(f"{name} {version}" for name, version in SYSTEMS)
+        yield Refusal(
+            "system", f"one of {known}", os.name, "install one of these, or leave the host out"
+        )
+    if machine.architecture != ARCHITECTURE:
+        yield Refusal("system", ARCHITECTURE, machine.architecture, "leave the host out")
+
+
+def expected_hardware(spec: NodeSpec, have: Have) -> Iterator[Refusal]:
+    """What no software can mend: the same claims that the node is validated by."""
+    for claim in (
+        hardware.gpus_present, hardware.hcas_present, hardware.links_at_full_width,
+        hardware.no_fatal_xid,
+    ):  # fmt: skip
+        for finding in claim(have.readings, None, spec):
+            yield Refusal(
+                finding.component, finding.want, finding.have, finding.remedy, unfit=True
+            )
+    netns_shared = have[Infiniband].netns_shared
+    if spec.hca_count and spec.rdma_required and netns_shared is False:
+        yield Refusal(
+            "infiniband", "RDMA devices shared between network namespaces", "exclusive ones",
+            "run `rdma system set netns shared`, and remove netns_mode=0 from /etc/modprobe.d",
+        )  # fmt: skip
+
+
+def space_and_clock(spec: NodeSpec, have: Have) -> Iterator[Refusal]:
+    for folder, mib in sorted(have[DiskFree].items()):
+        # /boot holds kernels and initramfs; what is asked of it is room for one more.
+        need_mib = 256 if folder == "/boot" else spec.disk_free_min_gib * 1024
+        if mib < need_mib:
+            yield Refusal(
+                "disk", f"{need_mib} MiB free on {folder}", f"{mib} MiB",
+                "make room, or set disk_free_min_gib",
+            )  # fmt: skip
+    offset_s = have[Clock].offset_s
+    if abs(offset_s) > spec.clock_tolerance_s:
+        yield Refusal(
+            "clock", f"within {spec.clock_tolerance_s} s of this machine's",
+            f"{offset_s:+.0f} s", "set the host's clock and see that it is kept: chrony or timesyncd",
+        )  # fmt: skip
+
+
+def kernel(spec: NodeSpec, have: Have) -> Iterator[Refusal]:
+    """A module can be built for the kernel that runs, and may be loaded into it."""
+    if spec.gpu_count and have[Machine].secure_boot:
+        yield Refusal(
+            "secure boot", "it off, or modules that are signed", "it on, and DKMS modules",
+            "turn it off in the firmware, or enrol a key with `mokutil --import` and confirm it on "
+            "the console; signed modules are not supported yet",
+        )  # fmt: skip
+
+
+def identity(spec: NodeSpec, have: Have) -> Iterator[Refusal]:
+    """No two hosts of a fleet are one machine, or clones of one."""
+    machine = have[Machine]
+    for title, value in (("machine-id", machine.machine_id), ("product UUID", machine.product_uuid)):
+        if value is None and title == "machine-id":
+            yield Refusal(
+                "identity", "a machine-id", "none", "run systemd-machine-id-setup on the host"
+            )
+        if value is None:
+            continue
+        if other := fleet.claim_identity(title, value, spec.kube_node_name):
+            yield Refusal(
+                "identity", f"a {title} of its own", f"the same as {other}",
+                "these are clones: give each a new one (rm /etc/machine-id; systemd-machine-id-setup)"
+                if title == "machine-id" else "correct it in the firmware",
+            )  # fmt: skip
+
+
+def cluster(spec: NodeSpec, have: Have) -> Iterator[Refusal]:
+    """The cluster answers, from here and from the host; it fits, and nobody else is in charge."""
+    api, kubelet = have[ApiServer], have[Kubelet]
+    if api.asked and not api.connects:
+        yield Refusal(
+            "kubernetes api", f"{spec.kube_api_server} reachable from the host", api.problem,
+            "look at the network and firewalls between them",
+        )  # fmt: skip
+    elif api.asked and not api.trusted:
+        yield Refusal(
+            "kubernetes api", f"{spec.kube_api_server} to prove itself by the pinned CA",
+            api.problem or "no proof", "look at kube_api_server, and at the CA in kube_kubeconfig",
+        )  # fmt: skip
+    wanted = f"https://{spec.kube_api_server}"
+    if kubelet.api_server is not None and kubelet.api_server != wanted:
+        yield Refusal(
+            "kubernetes", f"a host of {wanted}", f"one of {kubelet.api_server}",
+            "remove it from that cluster first: kubeadm reset",
+        )  # fmt: skip
+    try:
+        yield from fits(spec, have, kubelet.joined)
+    except ClusterError as error:
+        yield Refusal(
+            "kubernetes api", "an answer", str(error), "look at kube_kubeconfig, and at the server"
+        )
+
+
+def fits(spec: NodeSpec, have: Have, joined: bool) -> Iterator[Refusal]:
+    server = Version(have.cluster.server_version())
+    want = Version(spec.kube_version)
+    if want > server or (want.major, want.minor) != (server.major, server.minor):
+        yield Refusal(
+            "kubernetes", f"a control plane of {spec.kube_version} or a later patch", str(server),
+            f"set kube_version to a {server.major}.{server.minor} that is not newer",
+        )  # fmt: skip
+    # Source: containerd RELEASES.md, "Kubernetes Support", commit 301026e5 (read 2026-11-30):
+    # 1.36 and later need 2.2.0 and later.
+    if (want.major, want.minor) >= (1, 36) and Version(spec.containerd_version) < Version("2.2.0"):
+        yield Refusal(
+            "container runtime", f"containerd 2.2.0 or later for Kubernetes {spec.kube_version}",
+            spec.containerd_version, "set containerd_version",
+        )  # fmt: skip
+    if other := have.cluster.operator_in_charge():
+        yield Refusal(
+            "cluster", "no other manager of GPUs", other,
+            "decide for one: remove it, or leave these hosts to it",
+        )  # fmt: skip
+    there = have.node
+    machine = have[Machine].machine_id
+    if there is not None and there.ready and machine and there.machine_id not in ("", machine):
+        yield Refusal(
+            "kubernetes", f"the name {there.name} for this machine",
+            f"another Ready machine of that name (machine-id {there.machine_id})",
+            "give one of them another kube_node_name",
+        )  # fmt: skip
+    if not joined and (rights := have.cluster.missing_rights(spec.kube_namespace)):
+        yield Refusal(
+            "kubernetes", "the rights of docs/rbac.yaml", f"no right to {', '.join(rights)}",
+            "apply docs/rbac.yaml, see docs/cluster-access.md",
+        )  # fmt: skip
+
+
+@deploy("Preflight")
+def preflight() -> None:
+    node.converge(name="Check the node", phases=[sys.modules[__name__]])
