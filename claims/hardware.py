@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
 from claims.finding import Finding
 from cluster import NodeState
@@ -17,7 +17,7 @@ from nodespec import NodeSpec, catalogue
 FATAL_XIDS = {48, 74, 79, 95, 119, 120}
 
 
-def gpus(devices: Iterable[PciDevice], spec: NodeSpec) -> list[PciDevice]:
+def gpus(devices: tuple[PciDevice, ...], spec: NodeSpec) -> list[PciDevice]:
     """GPUs of the declared model."""
     if spec.gpu_model is None:
         return []
@@ -25,7 +25,7 @@ def gpus(devices: Iterable[PciDevice], spec: NodeSpec) -> list[PciDevice]:
     return [device for device in devices if device.is_gpu and device.device in ids]
 
 
-def hcas(devices: Iterable[PciDevice], spec: NodeSpec) -> list[PciDevice]:
+def hcas(devices: tuple[PciDevice, ...], spec: NodeSpec) -> list[PciDevice]:
     """HCAs of the declared model: a host may have others, for storage or management."""
     if spec.hca_model is None:
         return []

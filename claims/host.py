@@ -40,9 +40,7 @@ def driver(have: Readings, node: NodeState | None, spec: NodeSpec) -> Iterator[F
         )  # fmt: skip
 
 
-def management_library(
-    have: Readings, node: NodeState | None, spec: NodeSpec
-) -> Iterator[Finding]:
+def management_library(have: Readings, node: NodeState | None, spec: NodeSpec) -> Iterator[Finding]:
     """NVML answers, for as many GPUs as there are."""
     if not spec.gpu_count:
         return
@@ -147,9 +145,7 @@ def runtime(have: Readings, node: NodeState | None, spec: NodeSpec) -> Iterator[
             "run the main job",
         )  # fmt: skip
     if not service.memlock_unlimited:
-        yield Finding(
-            "containerd", "unlimited locked memory", "a limit", "run the main job"
-        )
+        yield Finding("containerd", "unlimited locked memory", "a limit", "run the main job")
 
 
 def no_swap(have: Readings, node: NodeState | None, spec: NodeSpec) -> Iterator[Finding]:

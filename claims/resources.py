@@ -37,9 +37,7 @@ def differences(spec: NodeSpec, allocatable: dict[str, str]) -> list[str]:
     """How what a node offers differs from what it has to, one clause each."""
     wanted = expected(spec)
     prefixes = ("nvidia.com/", f"{spec.rdma_resource_prefix}/")
-    offered = {
-        name: int(count) for name, count in allocatable.items() if name.startswith(prefixes)
-    }
+    offered = {name: int(count) for name, count in allocatable.items() if name.startswith(prefixes)}
     clauses = [
         f"{name} {offered.get(name, 'none')} instead of {count}"
         for name, count in sorted(wanted.items())

@@ -41,7 +41,7 @@ class Files(FactBase[dict[str, FileState | None]]):
         paths = " ".join(shlex.quote(path) for path in sorted(set(files)))
         # One process per question, not per file: forks are what costs on a slow host.
         return (
-            f"for f in {paths}; do if [ -e \"$f\" ]; then "
+            f'for f in {paths}; do if [ -e "$f" ]; then '
             f'echo "## $f"; sha256sum "$f" && stat -c "%a %U %Y %s" "$f" && '
             f'[ "$(stat -c %s "$f")" -gt {MAX_BYTES} ] || base64 -w0 "$f" && echo; '
             f'else echo "## $f"; echo {ABSENT}; fi; done; echo "## done"'

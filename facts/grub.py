@@ -11,10 +11,12 @@ ENTRY = re.compile(
     r"""^(menuentry|submenu)\s+(['"])(?P<title>.*?)\2"""
     r"""(?:.*?(?:\$menuentry_id_option|--id)\s+(['"])(?P<id>.*?)\4)?"""
 )
-# linux /boot/vmlinuz-6.12.57+deb13-amd64 root=UUID=2f6c ro
-KERNEL = re.compile(r"^linux(?:16|efi)?\s+\S*/vmlinuz-(\S+)")
+# linux /boot/vmlinuz-6.12.57+deb13-amd64 root=UUID=2f6c ro  |  linux /vmlinuz root=LABEL=root ro
+KERNEL = re.compile(r"^linux(?:16|efi)?\s+\S*/vmlinuz(?:-(\S+)|\s)")
 # set default="0"  |  set default="${saved_entry}"  |  set default="${next_entry}"
 DEFAULT = re.compile(r"""^set default=["']?([^"']*)["']?""")
+
+LINK = "vmlinuz"
 
 
 @dataclass(slots=True)
@@ -28,6 +30,8 @@ class Entry:
 def default_kernel(lines: list[str], environment: list[str]) -> str | None:
     """
     Return the version of the kernel that would be started next, ``None`` if that cannot be told.
+
+    It is ``LINK`` where the menu starts whatever Debian's link ``/vmlinuz`` points to.
 
     Source: GNU GRUB manual 2.12, "default" and "Environment block".
 
@@ -52,7 +56,7 @@ def default_kernel(lines: list[str], environment: list[str]) -> str | None:
         elif match := DEFAULT.match(line):
             defaults.append(match[1])
         elif (match := KERNEL.match(line)) and stack[-1].kernel is None:
-            stack[-1].kernel = match[1]
+            stack[-1].kernel = match[1] or LINK
     chosen = values.get("next_entry") or _resolved(defaults, values)
     found = _entry(top, chosen) if chosen is not None else None
     return found.kernel if found else None

@@ -49,7 +49,7 @@ class ApiServer(FactBase[ApiServerState]):
             "if command -v curl >/dev/null; then "
             f'out=$(curl -sS --noproxy "*" -m {TIMEOUT_S} --cacert "$ca" -o /dev/null {url} 2>&1); '
             "else "
-            f"out=$(/usr/lib/apt/apt-helper -o Acquire::https::CAInfo=\"$ca\" "
+            f'out=$(/usr/lib/apt/apt-helper -o Acquire::https::CAInfo="$ca" '
             f"-o Acquire::https::Proxy=DIRECT -o Acquire::https::Timeout={TIMEOUT_S} "
             f"download-file {url} /dev/null 2>&1); fi; rc=$?; "
             'rm -f "$ca"; echo "rc $rc"; echo "$out" | tail -n 2'

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pyinfra.api import FactBase
 from pyinfra.api.exceptions import FactProcessError
 
-from facts.grub import default_kernel
+from facts.grub import LINK, default_kernel
 from facts.value import ABSENT, FactValue, sections
 
 
@@ -265,7 +265,8 @@ def _next_boot(parts: dict[str, list[str]], images: tuple[str, ...]) -> str | No
     """The boot loader's word, where it has a menu; else Debian's link to the newest kernel."""
     if parts["grub"]:
         kernel = default_kernel(parts["grub"], parts["grubenv"])
-        return kernel if kernel in images else None
+        if kernel != LINK:
+            return kernel if kernel in images else None
     if parts["link"]:
         kernel = parts["link"][0].rpartition("vmlinuz-")[2]
         return kernel if kernel in images else None

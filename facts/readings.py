@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from pyinfra.api import FactBase
 
 from facts.containerd import CdiSpecification, Containerd, ContainerdService
@@ -19,7 +21,7 @@ from facts.repositories import AptSources
 from facts.system import Swap, Sysctls, UnattendedUpgrades
 from facts.xid import Xids
 
-READINGS: tuple[type[FactBase], ...] = (
+READINGS: tuple[type[FactBase[Any]], ...] = (
     Files,
     OsRelease,
     Machine,

@@ -11,7 +11,7 @@ from __future__ import annotations
 import inspect
 import shlex
 from collections.abc import Mapping, Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
 from pyinfra import host, state
@@ -68,7 +68,7 @@ class Readings(Mapping[str, object]):
         return len(self.values_by_name)
 
 
-def registered() -> tuple[type[FactBase], ...]:
+def registered() -> tuple[type[FactBase[Any]], ...]:
     """The facts a snapshot is made of, in the order in which they are read."""
     from facts import readings  # late: the fact modules need nothing of this one but are many
 
@@ -86,7 +86,9 @@ class Snapshot(FactBase[Readings]):
     def command(self, files: Sequence[str] = (), api_server: Sequence[str] = ()) -> str:
         arguments = {"files": files, "api_server": api_server}
         # Locale: sorted lists and numbers must read the same on every host.
-        parts = ["export LC_ALL=C PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"]
+        parts = [
+            "export LC_ALL=C PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+        ]
         for fact in registered():
             asked = inspect.signature(fact.command).parameters
             command = str(fact().command(**{k: v for k, v in arguments.items() if k in asked}))
@@ -102,11 +104,13 @@ class Snapshot(FactBase[Readings]):
         return parse_snapshot(output, registered())
 
 
-def parse_snapshot(output: list[str], facts: Sequence[type[FactBase]]) -> Readings:
+def parse_snapshot(output: list[str], facts: Sequence[type[FactBase[Any]]]) -> Readings:
     """Turn the marked output into readings. What is missing, timed out, or does not parse is unread."""
     by_name = {fact.__name__: fact for fact in facts}
     values: dict[str, object] = {}
-    unread = {name: "no output: the connection was cut, or the command was killed" for name in by_name}
+    unread = {
+        name: "no output: the connection was cut, or the command was killed" for name in by_name
+    }
     name, lines = "", list[str]()
     for line in output:
         if not line.startswith(MARK):

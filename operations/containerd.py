@@ -21,7 +21,9 @@ OLDEST_VERSION = 3
 """Of the configuration: what containerd 2.x reads and writes; 4 since 2.3."""
 
 HEADER = "# Written by Rackwright (deploys/phases/container_runtime.py). Local changes are lost.\n"
-MERGED = "# Merged by Rackwright: version, imports and disabled_plugins; the rest is as it was found.\n"
+MERGED = (
+    "# Merged by Rackwright: version, imports and disabled_plugins; the rest is as it was found.\n"
+)
 
 
 class Unmergeable(ValueError):
@@ -131,7 +133,9 @@ def unit_drop_in(proxy: Mapping[str, str]) -> str:
     return HEADER + "\n".join(lines) + "\n"
 
 
-def proxy_environment(http: str | None, https: str | None, no_proxy: Sequence[str]) -> dict[str, str]:
+def proxy_environment(
+    http: str | None, https: str | None, no_proxy: Sequence[str]
+) -> dict[str, str]:
     """Environment of a daemon behind a proxy; empty without one."""
     found = {"HTTP_PROXY": http, "HTTPS_PROXY": https}
     environment = {name: value for name, value in found.items() if value}

@@ -7,7 +7,6 @@ import difflib
 import hashlib
 import posixpath
 import shlex
-from collections.abc import Mapping
 
 from pyinfra.api import StringCommand
 
@@ -45,7 +44,7 @@ def differs(have: FileState | None, text: str, mode: str = "0644") -> bool:
 
 
 def written(
-    title: str, path: str, text: str, files: Mapping[str, FileState | None], mode: str = "0644",
+    title: str, path: str, text: str, files: dict[str, FileState | None], mode: str = "0644",
     *, secret: bool = False,
 ) -> Step | None:  # fmt: skip
     """The step that makes *path* hold *text*, or ``None`` if it does."""
@@ -68,4 +67,30 @@ def written(
         have="no such file" if have is None else "another content, mode or owner",
         apply=apply,
         diff=diff or None,
+    )
+
+
+def all_written(
+    title: str, texts: Mapping[str, str], files: Mapping[str, FileState | None],
+    mode: str = "0644", *, secret: bool = False,
+) -> Step | None:  # fmt: skip
+    """The one step that writes those of several files that differ, or ``None`` if none does."""
+    steps = [
+        step
+        for path, text in texts.items()
+        if (step := written(title, path, text, files, mode, secret=secret))
+    ]
+    if not steps:
+        return None
+
+    def apply() -> Commands:
+        for step in steps:
+            yield from step.apply()
+
+    return Step(
+        title=title,
+        want=", ".join(step.want for step in steps),
+        have=", ".join(dict.fromkeys(step.have for step in steps)),
+        apply=apply,
+        diff="".join(step.diff or "" for step in steps) or None,
     )

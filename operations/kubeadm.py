@@ -138,7 +138,9 @@ def _wait_ready(state: State, host: Host, spec: NodeSpec, cluster: Cluster) -> b
             # A missing CNI is nothing that a restart of the kubelet brings.
             if waited > REPAIR_AFTER_S and not repaired and not missing_cni(now):
                 host.log("restarting the kubelet: it is not Ready by itself")
-                host.run_shell_command(StringCommand("systemctl restart kubelet.service"), **arguments)
+                host.run_shell_command(
+                    StringCommand("systemctl restart kubelet.service"), **arguments
+                )
                 repaired = True
         gevent.sleep(2)
     _, output = host.run_shell_command(
@@ -160,4 +162,3 @@ def _wait_ready(state: State, host: Host, spec: NodeSpec, cluster: Cluster) -> b
 
 def missing_cni(message: str) -> bool:
     return "cni plugin not initialized" in message or "cni config uninitialized" in message
-

@@ -7,6 +7,7 @@ import os
 import shlex
 import socket
 from datetime import UTC, datetime
+from typing import Any
 from weakref import WeakKeyDictionary
 
 import gevent
@@ -31,8 +32,8 @@ def owner() -> str:
 
 def connector_arguments(host: Host) -> dict[str, object]:
     """How the current operation reaches the host (sudo and so on): ``run_shell_command`` does not inherit it."""
-    arguments = host.current_op_global_arguments or {}
-    return {key: arguments[key] for key in CONNECTOR_ARGUMENT_KEYS if key in arguments}  # type: ignore[literal-required]
+    arguments: Any = host.current_op_global_arguments or {}
+    return {key: arguments[key] for key in CONNECTOR_ARGUMENT_KEYS if key in arguments}
 
 
 def take() -> FunctionCommand:

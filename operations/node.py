@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from types import ModuleType
 from typing import Any
 
@@ -27,6 +27,7 @@ from operations.step import Refusal, Step, phase_name
 
 MAX_STEPS = 200
 """A plan that is longer than this is going round in circles."""
+
 
 class Refused(Exception):
     """The node must not, or cannot, be brought to its spec; the message says why."""
@@ -51,7 +52,7 @@ def contained(body: Callable[..., Iterator[PyinfraCommand]]) -> Any:
     """Make *body* a pyinfra operation that fails its own host, and no other, whatever goes wrong."""
 
     @functools.wraps(body)
-    def run(*args: Any, **kwargs: Any) -> Iterator[PyinfraCommand]:
+    def run(*args: Any, **kwargs: Any) -> Generator[PyinfraCommand, None, None]:
         this = ctx_host.get()
         try:
             for command in body(*args, **kwargs):
@@ -278,6 +279,4 @@ def offers(have: Have) -> dict[str, str]:
     if node is None:
         return {}
     prefixes = ("nvidia.com/", f"{have.spec.rdma_resource_prefix}/")
-    return {
-        name: count for name, count in node.allocatable.items() if name.startswith(prefixes)
-    }
+    return {name: count for name, count in node.allocatable.items() if name.startswith(prefixes)}

@@ -92,7 +92,8 @@ def table(rows: Sequence[Row]) -> Table:
         phases = "\n".join(f"{name}: {result}" for name, result in row.phases.items())
         shown.add_row(
             row.node,
-            f"[{colour}]{row.state}[/{colour}]" + "".join(f"\n{problem}" for problem in row.problems),
+            f"[{colour}]{row.state}[/{colour}]"
+            + "".join(f"\n{problem}" for problem in row.problems),
             phases,
             f"{len(row.changes)} of {len(row.planned)} planned" if row.planned else "nothing",
             "\n".join(f"{name}: {count}" for name, count in sorted(row.offers.items())),

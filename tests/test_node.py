@@ -123,9 +123,7 @@ def bare(name: str) -> SimulatedHost:
 
 
 def converge(*hosts: SimulatedHost, **kwargs):
-    return run(
-        hosts, {}, lambda: node.converge(name="Converge the node", phases=PHASES), **kwargs
-    )
+    return run(hosts, {}, lambda: node.converge(name="Converge the node", phases=PHASES), **kwargs)
 
 
 def test_fresh_host_gets_every_step_in_order(specs):
@@ -262,7 +260,9 @@ def test_a_lock_held_by_a_live_run_is_named(specs, caplog):
 def test_a_disruptive_step_on_a_node_in_service_is_refused(specs, monkeypatch):
     host = bare("gpu01")
     monkeypatch.setattr(
-        node.Have, "node", SimpleNamespace(closed=False, unschedulable=False, name="gpu01", conditions={})
+        node.Have,
+        "node",
+        SimpleNamespace(closed=False, unschedulable=False, name="gpu01", conditions={}),
     )
     assert failed(converge(host)) == {"gpu01"}
     assert host.changes == []

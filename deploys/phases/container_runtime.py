@@ -84,7 +84,7 @@ def configuration(spec: NodeSpec, have: Have) -> Iterator[Step | Refusal]:
             "lift containerd's limits for RDMA",
             containerd.UNIT_DROP_IN,
             containerd.unit_drop_in(
-                containerd.proxy_environment(spec.http_proxy, spec.https_proxy, spec.no_proxy_all_all)
+                containerd.proxy_environment(spec.http_proxy, spec.https_proxy, spec.no_proxy_all)
             ),
         ),
     ]
@@ -117,7 +117,11 @@ def running(spec: NodeSpec, have: Have) -> Iterator[Step | Refusal]:
     effective, service = have[Containerd], have[ContainerdService]
     if not effective.installed:
         yield Step(
-            "start containerd", "running", "not installed", lambda: iter(()), waits_for="the packages"
+            "start containerd",
+            "running",
+            "not installed",
+            lambda: iter(()),
+            waits_for="the packages",
         )
         return
     if service.needs_reload or not service.memlock_unlimited:
@@ -139,7 +143,9 @@ def running(spec: NodeSpec, have: Have) -> Iterator[Step | Refusal]:
         def restart() -> Commands:
             # The candidate is judged before the daemon that works is stopped.
             yield StringCommand("containerd config dump >/dev/null")
-            yield StringCommand("systemctl enable containerd.service && systemctl restart containerd.service")
+            yield StringCommand(
+                "systemctl enable containerd.service && systemctl restart containerd.service"
+            )
 
         yield Step(
             "restart containerd" if service.active else "start containerd",
@@ -255,6 +261,4 @@ def fingerprint(spec: NodeSpec, have: Have) -> str:
 
 @deploy("Container runtime")
 def container_runtime() -> None:
-    node.converge(
-        name="Converge the container runtime", phases=[preflight, sys.modules[__name__]]
-    )
+    node.converge(name="Converge the container runtime", phases=[preflight, sys.modules[__name__]])

@@ -17,9 +17,11 @@ from cluster.manifests import (
     NVIDIA_PLUGIN,
     RDMA_CONFIG,
     RDMA_PLUGIN,
-    device_plugins as manifests_of,
     outdated,
     plugin_pods,
+)
+from cluster.manifests import (
+    device_plugins as manifests_of,
 )
 from cluster.plugin_config import nvidia_plugin_config, rdma_plugin_config
 from deploys.phases import preflight

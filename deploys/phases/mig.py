@@ -30,7 +30,9 @@ def files(spec: NodeSpec) -> tuple[str, ...]:
 
 def layout_text(layout: tuple[GpuLayout, ...]) -> str:
     """The layout file: a line per GPU, profiles in the order in which they can be created."""
-    lines = ["# Written by Rackwright: GPU index, on or off, profiles in the order of their creation."]
+    lines = [
+        "# Written by Rackwright: GPU index, on or off, profiles in the order of their creation."
+    ]
     for gpu in layout:
         lines.append(
             f"{gpu.index} on {','.join(gpu.profiles)}" if gpu.enabled else f"{gpu.index} off"
@@ -89,7 +91,9 @@ def plan(spec: NodeSpec, have: Have) -> Iterator[Step | Refusal]:
     if not have[MigService].enabled:
 
         def enable() -> Commands:
-            yield StringCommand("systemctl daemon-reload && systemctl enable rackwright-mig.service")
+            yield StringCommand(
+                "systemctl daemon-reload && systemctl enable rackwright-mig.service"
+            )
 
         yield Step(
             "enable the boot unit", "rackwright-mig.service enabled", "it disabled", enable,
@@ -110,7 +114,8 @@ def plan(spec: NodeSpec, have: Have) -> Iterator[Step | Refusal]:
     ]
     if different:
         want_text = "; ".join(
-            f"GPU {gpu.index}: {told(gpu.profiles) if gpu.enabled else 'off'}" for gpu, _ in different
+            f"GPU {gpu.index}: {told(gpu.profiles) if gpu.enabled else 'off'}"
+            for gpu, _ in different
         )
         have_text = "; ".join(
             f"GPU {current.index}: "

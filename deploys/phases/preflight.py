@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
+from operations.systems import SYSTEMS
 from packaging.version import Version
 from pyinfra.api import deploy
 
@@ -20,20 +21,22 @@ from nodespec import NodeSpec
 from operations import fleet, node
 from operations.have import Have
 from operations.step import Refusal, Step
-from operations.systems import SYSTEMS
 
 ARCHITECTURE = "x86_64"
 
 
 def plan(spec: NodeSpec, have: Have) -> Iterator[Step | Refusal]:
     yield from unread(have)
-    for check in (system, expected_hardware, space_and_clock, kernel, identity, cluster):
+    checks: tuple[Callable[[NodeSpec, Have], Iterator[Refusal]], ...] = (
+        system, expected_hardware, space_and_clock, kernel, identity, cluster,
+    )  # fmt: skip
+    for check in checks:
         # A check whose reading is missing is told above, once.
         if not need(check) & have.readings.unread.keys():
             yield from check(spec, have)
 
 
-NEEDS = {
+NEEDS: dict[str, set[type]] = {
     "system": {OsRelease, Machine},
     "expected_hardware": {PciDevices, Xids, Infiniband},
     "space_and_clock": {DiskFree, Clock},
@@ -43,7 +46,7 @@ NEEDS = {
 }
 
 
-def need(check) -> set[str]:  # type: ignore[no-untyped-def]
+def need(check: Callable[..., object]) -> set[str]:
     return {fact.__name__ for fact in NEEDS[check.__name__]}
 
 
@@ -74,9 +77,7 @@ def expected_hardware(spec: NodeSpec, have: Have) -> Iterator[Refusal]:
         hardware.no_fatal_xid,
     ):  # fmt: skip
         for finding in claim(have.readings, None, spec):
-            yield Refusal(
-                finding.component, finding.want, finding.have, finding.remedy, unfit=True
-            )
+            yield Refusal(finding.component, finding.want, finding.have, finding.remedy, unfit=True)
     netns_shared = have[Infiniband].netns_shared
     if spec.hca_count and spec.rdma_required and netns_shared is False:
         yield Refusal(
@@ -115,7 +116,10 @@ def kernel(spec: NodeSpec, have: Have) -> Iterator[Refusal]:
 def identity(spec: NodeSpec, have: Have) -> Iterator[Refusal]:
     """No two hosts of a fleet are one machine, or clones of one."""
     machine = have[Machine]
-    for title, value in (("machine-id", machine.machine_id), ("product UUID", machine.product_uuid)):
+    for title, value in (
+        ("machine-id", machine.machine_id),
+        ("product UUID", machine.product_uuid),
+    ):
         if value is None and title == "machine-id":
             yield Refusal(
                 "identity", "a machine-id", "none", "run systemd-machine-id-setup on the host"

@@ -27,7 +27,9 @@ def opened(lab: Lab):
 
 
 def test_a_bare_host_becomes_a_validated_node(opened) -> None:
-    assert {name: row["state"] for name, row in opened.nodes.items()} == dict.fromkeys(NODES, "open")
+    assert {name: row["state"] for name, row in opened.nodes.items()} == dict.fromkeys(
+        NODES, "open"
+    )
     offers = {name: row["offers"] for name, row in opened.nodes.items()}
     assert offers["gpu01"]["nvidia.com/mig-1g.5gb"] == "14"
     assert offers["gpu02"]["nvidia.com/gpu"] == "2"

@@ -12,7 +12,9 @@ CASES = Path(__file__).resolve().parent.parent / "cases"
 def plain(value: Any) -> Any:
     """A value as YAML would hold it: dataclasses as mappings, tuples as lists."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {field.name: plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
+        return {
+            field.name: plain(getattr(value, field.name)) for field in dataclasses.fields(value)
+        }
     if isinstance(value, dict):
         return {key: plain(item) for key, item in value.items()}
     if isinstance(value, (list, tuple, set, frozenset)):

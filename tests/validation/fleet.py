@@ -47,7 +47,9 @@ class Node:
     def readings(self) -> Readings:
         """The same snapshot, by the same parsers, as the deploy's: one remote command."""
         done = self.host.run("sh -c %s", Snapshot().command())
-        assert done.rc == 0, f"{self.name}: want a snapshot, have exit code {done.rc}: {done.stderr}"
+        assert done.rc == 0, (
+            f"{self.name}: want a snapshot, have exit code {done.rc}: {done.stderr}"
+        )
         return Snapshot().process(done.stdout.splitlines())
 
     @cached_property
@@ -75,9 +77,7 @@ def fleet(inventory: str) -> dict[str, Node]:
         raise InventoryProblems([*loaded.problems, *problems])
     config = Path(tempfile.mkdtemp(prefix="rackwright-")) / "ssh_config"
     config.write_text("".join(ssh_config(name, dict(loaded.data[name])) for name in specs))
-    return {
-        name: Node(name, spec, dict(loaded.data[name]), config) for name, spec in specs.items()
-    }
+    return {name: Node(name, spec, dict(loaded.data[name]), config) for name, spec in specs.items()}
 
 
 def ssh_config(name: str, data: dict[str, Any]) -> str:
@@ -105,5 +105,3 @@ def pods(inventory: str) -> dict[tuple[str, str], tuple[Probe, ProbeResult]]:
         for (name, probe), result in zip(of_cluster, results, strict=True):
             found[name, probe.kind] = (probe, result)
     return found
-
-
