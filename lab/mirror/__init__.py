@@ -11,15 +11,18 @@ import sys
 import time
 import urllib.error
 import urllib.request
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 
 from lab import description
+from lab.command import run
 from lab.mirror import check, deb, debian, debs, signing
 from lab.mirror.repositories import REPOSITORIES, fill, index, packages
-from lab.paths import MIRROR
+from lab.nvidia import packages as nvidia
+from lab.paths import BUILD, MIRROR
 from lab.service import Service
 
 PORT = 8080
@@ -48,6 +51,7 @@ def build(console: Console, *, refresh: bool = False) -> None:
     debian.build(report, refresh=refresh)
     for vendor, make in debs.VENDORS.items():
         fill(REPOSITORIES[vendor], [deb.pack(package) for package in make(report)])
+    fill(REPOSITORIES["cuda"], _simulated_driver(report))
     changed = [name for name, repository in REPOSITORIES.items() if index(repository)]
     for name in changed:
         report(f"{name}: indexed and signed, {len(packages(REPOSITORIES[name]))} packages")
@@ -81,6 +85,17 @@ def status() -> dict[str, Any]:
             for name, repository in REPOSITORIES.items()
         },
     }
+
+
+def _simulated_driver(report: Callable[[str], None]) -> list[Path]:
+    """NVIDIA's driver packages, simulated; what is compiled for them must fit the guests' libc."""
+    pool = REPOSITORIES["debian"].root / "pool"
+    [libc] = pool.rglob("libc6_*.deb")
+    root = BUILD / "guest-libc" / libc.stem
+    if not root.is_dir():
+        root.parent.mkdir(parents=True, exist_ok=True)
+        run(["dpkg-deb", "--extract", libc, root])
+    return nvidia.build(BUILD / "nvidia-debs", root, report)
 
 
 def _service() -> Service:

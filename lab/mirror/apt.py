@@ -17,18 +17,26 @@ class EmptySystem:
         for name in ("state/lists/partial", "cache/archives/partial", "sources"):
             (directory / name).mkdir(parents=True, exist_ok=True)
         (directory / "status").write_text("")
+        (directory / "preferences").write_text("")
         (directory / "sources/lab.list").write_text("".join(f"{line}\n" for line in sources))
 
     @property
     def archives(self) -> Path:
         return self.directory / "cache/archives"
 
+    def pin(self, packages: Iterable[str], version: str) -> None:
+        """Prefer one version of some packages, and of nothing else."""
+        names = " ".join(packages)
+        (self.directory / "preferences").write_text(
+            f"Package: {names}\nPin: version {version}\nPin-Priority: 1001\n"
+        )
+
     def get(self, *arguments: str) -> str:
         """Output of ``apt-get``, which must succeed."""
         settings = {
             "Dir::Etc::SourceList": "/dev/null",
             "Dir::Etc::SourceParts": str(self.directory / "sources"),
-            "Dir::Etc::Preferences": "/dev/null",
+            "Dir::Etc::Preferences": str(self.directory / "preferences"),
             "Dir::Etc::PreferencesParts": "/dev/null",
             "Dir::State": str(self.directory / "state"),
             "Dir::State::status": str(self.directory / "status"),
