@@ -161,6 +161,8 @@ class NvidiaPersistencedState(FactValue):
     active: bool
     enabled: bool
     """Whether it starts at boot."""
+    static: bool
+    """Whether its unit cannot be enabled, for want of an ``[Install]`` section."""
     command: str | None
     """Of its unit with all drop-ins: ``/usr/bin/nvidia-persistenced --user nvidia``."""
 
@@ -203,5 +205,6 @@ def parse_persistenced(output: list[str]) -> NvidiaPersistencedState:
         installed=values["LoadState"] not in ("not-found", "masked"),
         active=values.get("ActiveState") == "active",
         enabled=values.get("UnitFileState") in ("enabled", "alias", "indirect"),
+        static=values.get("UnitFileState") == "static",
         command=arguments[1] if arguments else None,
     )

@@ -71,7 +71,7 @@ def written(
 
 
 def all_written(
-    title: str, texts: Mapping[str, str], files: Mapping[str, FileState | None],
+    title: str, texts: dict[str, str], files: dict[str, FileState | None],
     mode: str = "0644", *, secret: bool = False,
 ) -> Step | None:  # fmt: skip
     """The one step that writes those of several files that differ, or ``None`` if none does."""
