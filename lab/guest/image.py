@@ -91,11 +91,18 @@ MASKED_UNITS = (
     "e2scrub_reap.service",
     "fstrim.timer",
     "getty@tty1.service",
+    "grub-common.service",
     "ldconfig.service",
     "modprobe@.service",
+    "proc-sys-fs-binfmt_misc.automount",
+    "systemd-binfmt.service",
     "systemd-firstboot.service",
+    "systemd-network-generator.service",
+    "systemd-networkd-persistent-storage.service",
     "systemd-networkd-wait-online.service",
     "systemd-pstore.service",
+    "systemd-rfkill.socket",
+    "systemd-udev-load-credentials.service",
 )
 
 PRIVATE_FILES = {"etc/sudoers.d/lab": 0o440}
@@ -140,7 +147,8 @@ def build(description: Description, console: Console) -> Image:
 def image_key(description: Description) -> str:
     inputs = {"packages": packages_key(), "network": description.network.model_dump_json()}
     recipe = Path(__file__)
-    for path in sorted([recipe, *files_below(GUEST_FILES), *files_below(SIMHW)]):
+    simhw = files_below(SIMHW) if (SIMHW / "__init__.py").is_file() else []
+    for path in sorted([recipe, *files_below(GUEST_FILES), *simhw]):
         content = hashlib.sha256(path.read_bytes()).hexdigest()
         inputs[str(path.relative_to(TREE))] = f"{content} {path.stat().st_mode & 0o111:o}"
     return digest(inputs)
@@ -287,6 +295,7 @@ def add_user(root: Path) -> None:
 def set_units(root: Path) -> None:
     chroot(root, "systemctl", "enable", *ENABLED_UNITS)
     chroot(root, "systemctl", "mask", *MASKED_UNITS)
+    chroot(root, "systemctl", "set-default", "multi-user.target")
 
 
 def add_simulated_hardware(root: Path, kernel: str) -> None:
@@ -361,3 +370,10 @@ def write_disk(root: Path, disk: Path) -> None:
         file.write(boot.read_bytes()[:440])  # the rest of the sector is the partition table
         file.seek(SECTOR_BYTES)
         file.write(core.read_bytes())
+
+
+def forget_others(current: Image) -> None:
+    """Delete earlier images; call it when every guest is made from the current one."""
+    for folder in IMAGE.glob("disk-*"):
+        if folder != current.folder:
+            shutil.rmtree(folder)

@@ -1,0 +1,176 @@
+"""The lab's command line."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shlex
+import sys
+from collections.abc import Sequence
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from lab import description, host, network, services
+from lab.description import Description
+from lab.errors import LabError
+from lab.guest import accelerator, identity, image, machines, ssh
+from lab.guest.machines import BARE, Machine
+from lab.lock import exclusive
+from lab.parallel import each
+from lab.progress import step
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    arguments = parser().parse_args(argv)
+    # Progress is for people: standard output stays what was asked for.
+    console = Console(stderr=True, highlight=False)
+    try:
+        status: int = arguments.run(arguments, description.load(), console)
+    except LabError as error:
+        console.print(f"[bold red]error[/] {escape(str(error))}", soft_wrap=True)
+        return 1
+    return status
+
+
+def parser() -> argparse.ArgumentParser:
+    top = argparse.ArgumentParser(
+        prog="python -m lab",
+        description="A GPU/InfiniBand lab without the hardware: virtual machines with simulated "
+        "devices, a package mirror, a registry and a control plane.",
+    )
+    commands = top.add_subparsers(required=True, metavar="COMMAND")
+
+    up = commands.add_parser("up", help="bring everything up; what is up already is left alone")
+    up.add_argument("--install", action="store_true", help="install missing programs with apt")
+    up.add_argument("--guests-only", action="store_true", help="without mirror and control plane")
+    up.set_defaults(run=run_up)
+
+    down = commands.add_parser("down", help="stop everything; disks and caches stay")
+    down.add_argument("--destroy", action="store_true", help="delete the guests' disks too")
+    down.set_defaults(run=run_down)
+
+    status = commands.add_parser("status", help="what runs")
+    status.add_argument("--json", action="store_true", help="for programs")
+    status.set_defaults(run=run_status)
+
+    shell = commands.add_parser("ssh", help="a shell, or one command, in a guest")
+    shell.add_argument("node")
+    shell.add_argument("command", nargs=argparse.REMAINDER, metavar="-- COMMAND")
+    shell.set_defaults(run=run_ssh)
+
+    reset = commands.add_parser("reset", help="guests back to a snapshot, in seconds")
+    reset.add_argument("nodes", nargs="*", metavar="NODE", help="all, if none is named")
+    reset.add_argument("--to", default=BARE, metavar="NAME", help=f"snapshot, {BARE} by default")
+    reset.set_defaults(run=run_reset)
+
+    snapshot = commands.add_parser("snapshot", help="keep the guests' disks and memory by name")
+    snapshot.add_argument("name")
+    snapshot.add_argument("nodes", nargs="*", metavar="NODE", help="all, if none is named")
+    snapshot.set_defaults(run=run_snapshot)
+    return top
+
+
+def run_up(arguments: argparse.Namespace, lab: Description, console: Console) -> int:
+    host.check(console, install=arguments.install)
+    with exclusive(console):
+        identity.make_keys(lab)
+        apt_key = services.apt_key(console)
+        disk_image = image.build(lab, console)
+        chosen = accelerator.choose(disk_image.kernel, console)
+        with step(console, "libvirt"):
+            host.start_libvirt()
+        with step(console, f"network {lab.network.name}, {lab.network.host}"):
+            network.up(lab)
+        guests = machines.machines(lab, [])
+
+        def bring_up(guest: Machine) -> str:
+            return f"{guest.node.name} {guest.up(disk_image, chosen, lab, apt_key)}"
+
+        with step(console, f"guests ({chosen})"):
+            outcomes = each(bring_up, guests)
+        console.print(f"   {', '.join(outcomes)}")
+        image.forget_others(disk_image)
+        if not arguments.guests_only:
+            services.up(console)
+    return 0
+
+
+def run_down(arguments: argparse.Namespace, lab: Description, console: Console) -> int:
+    host.check(console, install=False)
+    with exclusive(console):
+        host.start_libvirt()
+        services.down(console)
+        guests = machines.machines(lab, [])
+        with step(console, "guests"):
+            each(Machine.destroy if arguments.destroy else Machine.stop, guests)
+        with step(console, "network"):
+            network.down(lab)
+    return 0
+
+
+def run_status(arguments: argparse.Namespace, lab: Description, console: Console) -> int:
+    guests = machines.machines(lab, [])
+    states = each(Machine.status, guests)
+    found = {
+        "network": network.status(lab),
+        "nodes": {guest.node.name: state for guest, state in zip(guests, states, strict=True)},
+        "services": services.status(),
+    }
+    if arguments.json:
+        print(json.dumps(found, indent=2, default=str))
+        return 0
+    table = Table("part", "state", "details", box=None)
+    bridge = found["network"]
+    table.add_row("network", told(bridge.pop("active")), told(bridge))
+    for name, state in found["nodes"].items():
+        table.add_row(name, told(state.pop("state")), told(state))
+    for name, state in found["services"].items():
+        table.add_row(name, told(state.pop("running", None)), told(state))
+    Console().print(table)
+    return 0
+
+
+def told(value: object) -> str:
+    """A value as a person reads it: unknown is neither yes nor no."""
+    if isinstance(value, dict):
+        return ", ".join(f"{key} {told(part)}" for key, part in value.items())
+    if isinstance(value, list):
+        return " ".join(str(part) for part in value) or "none"
+    if value is None:
+        return "unknown"
+    return {True: "yes", False: "no"}[value] if isinstance(value, bool) else str(value)
+
+
+def run_ssh(arguments: argparse.Namespace, lab: Description, console: Console) -> int:
+    command = arguments.command
+    if command[:1] == ["--"]:
+        command = command[1:]
+    argv = ssh.argv(lab.node(arguments.node))
+    # Several words are one command line, as if typed there; one word may be a shell script.
+    argv += [shlex.join(command)] if len(command) > 1 else command
+    sys.stdout.flush()
+    os.execvp(argv[0], argv)
+
+
+def run_reset(arguments: argparse.Namespace, lab: Description, console: Console) -> int:
+    guests = machines.machines(lab, arguments.nodes)
+    names = ", ".join(guest.node.name for guest in guests)
+    with exclusive(console):
+        host.start_libvirt()
+        with step(console, f"{names} to {arguments.to}"):
+            each(lambda guest: guest.revert(arguments.to), guests)
+    return 0
+
+
+def run_snapshot(arguments: argparse.Namespace, lab: Description, console: Console) -> int:
+    guests = machines.machines(lab, arguments.nodes)
+    names = ", ".join(guest.node.name for guest in guests)
+    if arguments.name == BARE:
+        raise LabError(f"snapshot: want another name, have {BARE!r}, which `up` takes itself")
+    with exclusive(console), step(console, f"snapshot {arguments.name} of {names}"):
+        host.start_libvirt()
+        each(lambda guest: guest.snapshot(arguments.name), guests)
+    return 0

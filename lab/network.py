@@ -1,0 +1,75 @@
+"""The lab's bridge, with the lab host's address on it, DHCP and DNS: there without any guest."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+
+import jinja2
+
+from lab.command import CommandError, run
+from lab.description import Description
+from lab.host import virsh
+from lab.paths import STATE, TREE
+
+TEMPLATE = TREE / "network.xml.j2"
+RECORD = STATE / "network.json"
+
+
+def up(description: Description) -> None:
+    name = description.network.name
+    xml = render(description)
+    digest = hashlib.sha256(xml.encode()).hexdigest()
+    if is_active(name) and bridge_exists(name) and recorded() == digest:
+        return
+    down(description)
+    RECORD.parent.mkdir(parents=True, exist_ok=True)
+    definition = STATE / "network.xml"
+    definition.write_text(xml)
+    virsh("net-define", definition)
+    virsh("net-start", name)
+    virsh("net-autostart", name)
+    RECORD.write_text(json.dumps({"sha256": digest}) + "\n")
+
+
+def down(description: Description) -> None:
+    """Take the network away, also what a killed libvirt left of it."""
+    name = description.network.name
+    RECORD.unlink(missing_ok=True)
+    if is_active(name):
+        virsh("net-destroy", name)
+    if name in virsh("net-list", "--all", "--name").split():
+        virsh("net-undefine", name)
+    if bridge_exists(name):
+        run(["ip", "link", "delete", name])
+
+
+def is_active(name: str) -> bool:
+    return name in virsh("net-list", "--name").split()
+
+
+def bridge_exists(name: str) -> bool:
+    return Path("/sys/class/net", name).exists()
+
+
+def recorded() -> str | None:
+    try:
+        return str(json.loads(RECORD.read_text())["sha256"])
+    except (FileNotFoundError, ValueError, KeyError, TypeError):
+        return None
+
+
+def status(description: Description) -> dict[str, object]:
+    name = description.network.name
+    try:
+        active: bool | None = is_active(name)
+    except CommandError:
+        active = None  # libvirt does not answer
+    return {"active": active, "bridge": bridge_exists(name), "host": str(description.network.host)}
+
+
+def render(description: Description) -> str:
+    environment = jinja2.Environment(undefined=jinja2.StrictUndefined, autoescape=True)
+    template = environment.from_string(TEMPLATE.read_text())
+    return template.render(network=description.network, nodes=description.nodes)
