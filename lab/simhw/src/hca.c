@@ -71,7 +71,7 @@ void simhw_port_identity(struct simhw_port *port, int slot)
 	if (port->ethernet)
 		port->port_guid = cpu_to_be64(0x0ac0ebfffe000000ULL | low);
 	else
-		port->lid = 2 + (hash >> 20) * 32 % 0xbf00 + slot;	/* below 0xc000: unicast */
+		port->lid = 32 + hash % 128 * 32 + slot;
 }
 
 /* As a port is seen: an Ethernet port needs its network interface up as well. */
@@ -196,11 +196,8 @@ static enum rdma_link_layer get_link_layer(struct ib_device *ib, u32 port_num)
 
 static int query_gid(struct ib_device *ib, u32 port_num, int index, union ib_gid *gid)
 {
-	memset(gid, 0, sizeof(*gid));
-	if (index)
-		return 0;
 	gid->global.subnet_prefix = cpu_to_be64(0xfe80000000000000ULL);
-	gid->global.interface_id = to_simhw(ib)->dev->port.port_guid;
+	gid->global.interface_id = index ? 0 : to_simhw(ib)->dev->port.port_guid;
 	return 0;
 }
 

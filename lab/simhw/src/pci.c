@@ -132,6 +132,9 @@ static void root_port_fill(struct simhw_dev *dev)
 	fn_u8(fn, PCI_PRIMARY_BUS, SIMHW_ROOT_BUS, 0xff);
 	fn_u8(fn, PCI_SECONDARY_BUS, SIMHW_BUS_OF(dev->slot), 0xff);
 	fn_u8(fn, PCI_SUBORDINATE_BUS, SIMHW_BUS_OF(dev->slot), 0xff);
+	/* Base above limit: nothing passes until the kernel says so. There is no room for ports. */
+	fn_u8(fn, PCI_IO_BASE, 0xf0, 0);
+	fn_u8(fn, PCI_IO_LIMIT, 0, 0);
 	fn_u16(fn, PCI_MEMORY_BASE, 0xfff0, 0xfff0);
 	fn_u16(fn, PCI_MEMORY_LIMIT, 0, 0xfff0);
 	fn_u16(fn, PCI_PREF_MEMORY_BASE, 0xfff0 | PCI_PREF_RANGE_TYPE_64, 0xfff0);
