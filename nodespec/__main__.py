@@ -34,7 +34,7 @@ def _check(path: str, *, local_files: bool) -> int:
     try:
         inventory = load(path)
     except InventoryProblems as unreadable:
-        return _refuse(path, str(unreadable).splitlines())
+        return _refuse(path, report(unreadable.problems))
     specs, problems = read_all(inventory.data, local_files=local_files)
     lines = report([*inventory.problems, *problems])
     if lines:

@@ -18,7 +18,7 @@ SSH_CONNECTORS = ("ssh", "vagrant", "terraform")
 @cache
 def foreign_keys() -> frozenset[str]:
     """Names that pyinfra and its installed connectors read, from their own declarations."""
-    connectors = get_all_connectors().values()  # type: ignore[no-untyped-call]  # pyinfra's
+    connectors = get_all_connectors().values()
     return frozenset(name for name, _ in all_global_arguments() if name.startswith("_")).union(
         *(get_type_hints(connector.data_cls) for connector in connectors),
         *(connector.data_meta for connector in connectors),

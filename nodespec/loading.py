@@ -51,7 +51,7 @@ def load(inventory: str) -> Loaded:
     path = Path(inventory)
     found: list[HostProblem] = []
     if path.suffix == ".py":
-        found += _source(path)
+        found += source(path)
     command = [sys.executable, "-m", "pyinfra", "--json", inventory, "debug-inventory"]
     try:
         done = subprocess.run(
@@ -104,7 +104,7 @@ def _parsed(message: str) -> Problem:
     return Problem(*match.groups())
 
 
-def _source(path: Path) -> Iterator[HostProblem]:
+def source(path: Path) -> Iterator[HostProblem]:
     """Look at the file itself for what is lost once pyinfra has read it."""
     name = str(path)
     try:

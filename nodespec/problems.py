@@ -44,7 +44,9 @@ class InventoryProblems(InventoryError):
 
     def __init__(self, problems: Iterable[HostProblem]) -> None:
         self.problems = tuple(problems)
-        super().__init__("\n".join(report(self.problems)))
+        lines = report(self.problems)
+        head = [f"{len(lines)} problems in the inventory"] if len(lines) > 1 else []
+        super().__init__("\n".join(head + lines))
 
 
 @dataclass(slots=True)

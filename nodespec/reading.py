@@ -25,7 +25,7 @@ REMOVED: dict[str, str] = {}
 
 def merged(host: Host) -> dict[str, Any]:
     """Return the data of *host*: its own over its groups' over everybody's."""
-    data: dict[str, Any] = host.data.dict()  # type: ignore[no-untyped-call]  # pyinfra's
+    data: dict[str, Any] = host.data.dict()
     return data
 
 

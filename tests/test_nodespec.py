@@ -704,7 +704,8 @@ def test_one_host_is_refused_with_all_its_problems() -> None:
     with pytest.raises(InventoryProblems) as refused:
         NodeSpec.of(hosts.get_host("gpu01"))
     assert isinstance(refused.value, InventoryError)
-    lines = str(refused.value).splitlines()
+    head, *lines = str(refused.value).splitlines()
+    assert head == "2 problems in the inventory"
     assert [line.split(": ")[:2] for line in lines] == [
         ["gpu01", "gpu_count"],
         ["gpu01", "kube_version"],
@@ -828,9 +829,9 @@ def test_a_thousand_hosts_with_one_mistake_each_stay_readable() -> None:
         }
         for number in range(1000)
     }
-    began = time.monotonic()
+    began = time.process_time()
     lines = fleet(**hosts)
-    assert time.monotonic() - began < 5
+    assert time.process_time() - began < 5
     assert len(lines) == len(wrong)
     (names,) = (line for line in lines if "kube_node_name" in line)
     assert "have 'BAD_3' / 'BAD_8' / 'BAD_13' and 197 other values; " in names
@@ -838,9 +839,9 @@ def test_a_thousand_hosts_with_one_mistake_each_stay_readable() -> None:
 
 def test_a_thousand_good_hosts_are_read_in_time() -> None:
     hosts = Inventory(([f"gpu{number:04}" for number in range(1000)], GOOD))
-    began = time.monotonic()
+    began = time.process_time()
     assert len(nodespec.of_all(hosts, local_files=False)) == 1000
-    assert time.monotonic() - began < 5
+    assert time.process_time() - began < 5
 
 
 # --- the page -----------------------------------------------------------------------------------
