@@ -66,8 +66,11 @@ def status() -> dict[str, object]:
 def forget(names: Iterable[str]) -> None:
     """Delete nodes and their pods: those of guests that have been set back or destroyed.
 
-    Otherwise a guest that joins again under its name would be given its old pods to run.
+    Otherwise a guest that joins again under its name would be given its old pods to run. Nothing
+    happens while the API does not answer.
     """
+    if not status()["answers"]:
+        return
     for name in names:
         kubectl("delete", "node", name, "--ignore-not-found", "--wait=true")
         kubectl(

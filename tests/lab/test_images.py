@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from lab.errors import LabError
 from lab.registry import images, oci
 from lab.registry.oci import File, Folder, Image, Link
 
@@ -150,6 +151,6 @@ def test_failed_build_says_what_the_compiler_said(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(images, "BUILD", tmp_path)
-    with pytest.raises(images.LabError, match="want it built, have exit code 3") as caught:
+    with pytest.raises(LabError, match="want it built, have exit code 3") as caught:
         images.compiled("p", [], ["sh", "-c", "echo no such type >&2; exit 3"])
     assert "no such type" in str(caught.value)
