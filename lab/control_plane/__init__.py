@@ -55,9 +55,11 @@ def status() -> dict[str, object]:
     """``nodes`` is ``None`` if the API does not answer."""
     services = all_services(known_programs())
     answers = services[1].ready() if PKI.is_dir() else False
+    running = {service.name: service.running() for service in services}
     return {
         "endpoint": settings.endpoint(),
-        "daemons": {service.name: service.running() for service in services},
+        "running": all(running.values()),
+        "daemons": running,
         "answers": answers,
         "nodes": nodes() if answers else None,
     }
