@@ -56,6 +56,7 @@ gpu_nodes = (
         "debian_repository_key_url": f"{MIRROR}/cuda/repos/debian13/x86_64/3bf863cc.pub",
         "debian_repository_fingerprint": KEY,
         "cuda_repository_url": f"{MIRROR}/cuda/repos/{{distro}}/x86_64/",
+        "cuda_repository_key_url": f"{MIRROR}/cuda/repos/{{distro}}/x86_64/3bf863cc.pub",
         "cuda_repository_fingerprint": KEY,
         "container_toolkit_repository_url": f"{MIRROR}/libnvidia-container/stable/deb/amd64/",
         "container_toolkit_repository_fingerprint": KEY,

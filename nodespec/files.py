@@ -61,7 +61,7 @@ CONTENT: dict[str, tuple[str, Callable[[bytes], str | None], str]] = {
     "kube_kubeconfig": (
         "a kubeconfig on this machine",
         _kubeconfig,
-        "docs/ says how to make one of least rights",
+        "docs/cluster-access.md says how to make one of least rights",
     ),
     "ca_certificates": ("a PEM file on this machine", _certificates, "correct the path"),
 }

@@ -47,6 +47,13 @@ REPOSITORY = f"http(s) URL; may hold {', '.join(f'{{{name}}}' for name in PLACEH
 PINNED = "registry/repository:tag or @digest, in full and pinned"
 
 
+# Source: NVIDIA/cuda-repo-management README, "GPG Public Keys", and its issues 34 and 39 (read
+# 2026-11-30): apt of Debian 13 refuses the older key's SHA-1 self-signature, so that NVIDIA signs
+# the Debian 13 repository, and that one only, with a newer key.
+CUDA_KEY = ("EB693B3035CD5710E231E123A4B469963BF863CC", "3bf863cc.pub")
+CUDA_KEY_DEBIAN13 = ("02182E60104FCDC26EAE1B8597A5D4CB8793F200", "8793F200.pub")
+
+
 def key(
     default: Any,
     meaning: str,
@@ -84,11 +91,11 @@ def key(
 def _beside(repository: str, reference: str) -> Any:
     """Default for a key's URL: where the vendor has it, seen from the repository."""
 
-    def url(data: dict[str, Any]) -> str:
-        base = data.get(repository, "")
-        return urljoin(base if base.endswith("/") else f"{base}/", reference)
+    return lambda data: _join(data.get(repository, ""), reference)
 
-    return url
+
+def _join(base: str, reference: str) -> str:
+    return urljoin(base if base.endswith("/") else f"{base}/", reference)
 
 
 class NodeSpec(BaseModel):
@@ -279,7 +286,7 @@ class NodeSpec(BaseModel):
     kube_kubeconfig: LocalPath = key(
         REQUIRED,
         "Credentials for the cluster, on the machine that runs pyinfra. Its rights need be no more "
-        "than those of the Role in `docs/`.",
+        "than those of `docs/rbac.yaml`; `docs/cluster-access.md` says how to make them.",
         form="path of a file on your machine; ~ is your home",
         example="~/.kube/rackwright.config",
     )
@@ -362,25 +369,27 @@ class NodeSpec(BaseModel):
         form=REPOSITORY,
         example="https://mirror.example.com/archive.asc",
     )
-    # Source: NVIDIA Driver Installation Guide release 620, "Network Repository Installation"; the
-    # key is the one in cuda-keyring 1.1 (read 2026-11-30).
+    # Source: NVIDIA Driver Installation Guide release 620, "Network Repository Installation" (read
+    # 2026-11-30).
     cuda_repository_url: RepositoryUrl = key(
         "https://developer.download.nvidia.com/compute/cuda/repos/{distro}/x86_64/",
         "NVIDIA's repository of the driver.",
         form=REPOSITORY,
         example="https://mirror.example.com/cuda/repos/{distro}/x86_64/",
     )
-    cuda_repository_fingerprint: Fingerprint = key(
-        "EB693B3035CD5710E231E123A4B469963BF863CC",
+    cuda_repository_fingerprint: Fingerprint | None = key(
+        None,
         "Key that signs it; any other is refused.",
         form=FINGERPRINT,
+        default_is="NVIDIA's for the host's system: "
+        f"`{CUDA_KEY_DEBIAN13[0]}` on Debian 13, `{CUDA_KEY[0]}` elsewhere",
         example="EB69 3B30 35CD 5710 E231 E123 A4B4 6996 3BF8 63CC",
     )
-    cuda_repository_key_url: RepositoryUrl = key(
-        _beside("cuda_repository_url", "3bf863cc.pub"),
+    cuda_repository_key_url: RepositoryUrl | None = key(
+        None,
         "Where the key is. By default where NVIDIA has it, seen from `cuda_repository_url`.",
         form=REPOSITORY,
-        default_is="`3bf863cc.pub` in the repository",
+        default_is=f"`{CUDA_KEY_DEBIAN13[1]}` (Debian 13) or `{CUDA_KEY[1]}` in the repository",
         example="https://mirror.example.com/keys/cuda.pub",
     )
     # Source: NVIDIA Container Toolkit documentation, "Installing the NVIDIA Container Toolkit"
@@ -535,3 +544,22 @@ class NodeSpec(BaseModel):
     def rdma_resource(self) -> str:
         """The extended resource that pods ask for."""
         return f"{self.rdma_resource_prefix}/{self.rdma_resource_name}"
+
+    def repository_key(
+        self, name: str, *, os_id: str, os_version: str
+    ) -> tuple[str | None, str | None]:
+        """
+        Return fingerprint and URL (with placeholders) of the key that signs a repository.
+
+        Both are None where the distribution's own key does.
+
+        + name: ``cuda``, ``container_toolkit``, ``docker``, ``kubernetes`` or ``debian``
+        + os_id, os_version: ``ID`` and ``VERSION_ID`` of the host's os-release
+        """
+        fingerprint: str | None = getattr(self, f"{name}_repository_fingerprint")
+        url: str | None = getattr(self, f"{name}_repository_key_url")
+        if name == "cuda":
+            default = CUDA_KEY_DEBIAN13 if (os_id, os_version) == ("debian", "13") else CUDA_KEY
+            fingerprint = fingerprint or default[0]
+            url = url or _join(self.cuda_repository_url, default[1])
+        return fingerprint, url

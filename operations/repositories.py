@@ -109,8 +109,7 @@ def repository(name: str, spec: NodeSpec, os: OsReleaseState, architecture: str)
             kube_version=spec.kube_version,
         )  # fmt: skip
 
-    key_url = getattr(spec, f"{name}_repository_key_url")
-    fingerprint = getattr(spec, f"{name}_repository_fingerprint")
+    fingerprint, key_url = spec.repository_key(name, os_id=os.id, os_version=os.version)
     if name == "debian":
         layout, keyring = DISTRIBUTIONS[os.id]
         keyring = keyring_path(name) if fingerprint else keyring

@@ -645,10 +645,6 @@ def test_a_repositorys_url_is_filled_for_each_system() -> None:
         )
 
     cuda = "https://developer.download.nvidia.com/compute/cuda/repos"
-    assert (
-        url(spec.cuda_repository_key_url, "debian", "13", "trixie")
-        == f"{cuda}/debian13/x86_64/3bf863cc.pub"
-    )
     assert url(spec.cuda_repository_url, "ubuntu", "24.04", "noble") == f"{cuda}/ubuntu2404/x86_64/"
     assert (
         url(spec.docker_repository_key_url, "ubuntu", "22.04", "jammy")
@@ -664,6 +660,35 @@ def test_a_repositorys_url_is_filled_for_each_system() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("system", "key"),
+    [
+        (("debian", "13"), ("02182E60104FCDC26EAE1B8597A5D4CB8793F200", "8793F200.pub")),
+        (("debian", "12"), ("EB693B3035CD5710E231E123A4B469963BF863CC", "3bf863cc.pub")),
+        (("ubuntu", "24.04"), ("EB693B3035CD5710E231E123A4B469963BF863CC", "3bf863cc.pub")),
+    ],
+)
+def test_rep_03_nvidia_signs_for_debian_13_with_another_key(
+    system: tuple[str, str], key: tuple[str, str]
+) -> None:
+    os_id, os_version = system
+    mirror = "http://mirror/{distro}"
+    spec = spec_of(cuda_repository_url=mirror)
+    found = spec.repository_key("cuda", os_id=os_id, os_version=os_version)
+    assert found == (key[0], f"{mirror}/{key[1]}")
+    spec = spec_of(cuda_repository_fingerprint="0" * 40, cuda_repository_key_url="http://k")
+    found = spec.repository_key("cuda", os_id=os_id, os_version=os_version)
+    assert found == ("0" * 40, "http://k")
+
+
+def test_the_distributions_own_key_is_no_key_of_ours() -> None:
+    spec = spec_of(debian_repository_url="http://mirror/debian")
+    assert spec.repository_key("debian", os_id="debian", os_version="13") == (None, None)
+    fingerprint, url = spec.repository_key("docker", os_id="debian", os_version="13")
+    assert fingerprint == spec.docker_repository_fingerprint
+    assert url == spec.docker_repository_key_url
+
+
 def test_a_mirror_brings_its_key_along_unless_told_otherwise() -> None:
     spec = spec_of(docker_repository_url="http://mirror/docker/linux/{id}/")
     assert spec.docker_repository_key_url == "http://mirror/docker/linux/{id}/gpg"
@@ -673,7 +698,7 @@ def test_a_mirror_brings_its_key_along_unless_told_otherwise() -> None:
 
 def test_a_fingerprint_is_compared_without_blanks_and_case() -> None:
     spec = spec_of(cuda_repository_fingerprint="eb69 3b30 35cd 5710 e231 e123 a4b4 6996 3bf8 63cc")
-    assert spec.cuda_repository_fingerprint == spec_of().cuda_repository_fingerprint
+    assert spec.cuda_repository_fingerprint == "EB693B3035CD5710E231E123A4B469963BF863CC"
 
 
 # --- all hosts ----------------------------------------------------------------------------------

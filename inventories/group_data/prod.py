@@ -9,7 +9,7 @@ ssh_known_hosts_file = "~/.ssh/known_hosts.prod"  # filled by the provisioning s
 ssh_config_file = "~/.ssh/config.prod"  # with the jump host: docs/inventory.md
 
 kube_api_server = "k8s.example.com:6443"
-kube_kubeconfig = "~/.kube/rackwright.prod"  # least rights: docs/ says how to make it
+kube_kubeconfig = "~/.kube/rackwright.prod"  # least rights: docs/cluster-access.md
 
 nvidia_driver_version = "580.178.04"
 
