@@ -137,9 +137,9 @@ def index(repository: Repository) -> bool:
     packages_dir.mkdir(parents=True, exist_ok=True)
     if repository.key_path:
         _publish(signing.key().read_bytes(), MIRROR / repository.key_path)
-    packages = _ftparchive(
-        ["--db", str(BUILD / "ftparchive.db"), "packages", repository.pool], repository.root
-    )
+    # AlwaysStat: else a package made anew under the same version keeps its old checksum.
+    cache = ["--db", str(BUILD / "ftparchive.db"), "-o", "APT::FTPArchive::AlwaysStat=true"]
+    packages = _ftparchive([*cache, "packages", repository.pool], repository.root)
     # What a release is made from; kept so that an unchanged one is not signed anew.
     made_from = hashlib.sha256(
         repr((packages, repository, signing.FINGERPRINT.read_text())).encode()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import http.client
 import socket
 import subprocess
@@ -198,6 +199,14 @@ def test_indexes_are_signed_and_made_anew_only_when_packages_change(
         subprocess.run(
             ["gpgv", "--keyring", keyring, *paths], check=True, stderr=subprocess.DEVNULL
         )
+
+    # Made anew under the same version, as happens while the lab is being written.
+    other = Deb(TOOL.name, TOOL.version, TOOL.description, {"/usr/bin/tool": File(b"x" * 5000)})
+    packed = deb.pack(other)
+    repositories.fill(repository, [packed])
+    assert repositories.index(repository)
+    checksum = hashlib.sha256(packed.read_bytes()).hexdigest()
+    assert f"SHA256: {checksum}\n" in (repository.packages_dir / "Packages").read_text()
 
     repositories.fill(repository, [])
     assert repositories.index(repository)
