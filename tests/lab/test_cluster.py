@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import copy
 import json
+import subprocess
 import threading
 import time
 from collections.abc import Iterator
@@ -19,9 +20,11 @@ import yaml
 from cluster import CLOSED_TAINT, VALIDATED_CONDITION, Cluster, ClusterError, Taint
 from cluster.api import Api
 from cluster.manifests import device_plugins
+from cluster.plugin_config import rdma_config_problems, rdma_plugin_config
 from cluster.probes import bare_probe, gpu_probe, new_run
 from lab import control_plane
 from lab.control_plane import kubectl
+from lab.mirror import go
 from lab.paths import KUBECONFIG_RACKWRIGHT
 
 pytestmark = pytest.mark.guest
@@ -293,6 +296,43 @@ def test_what_somebody_else_made_under_our_name_is_left_alone(
         ClusterError, match=r'want to manage it, have another owner .*"kubectl-crea'
     ):
         kube.apply(manifests[0])
+
+
+# What a node's plugins read
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {},
+        {"resourcePrefix": "example.com"},
+        {"resourceName": "hca-shared"},
+        {"resourceName": ""},
+        {"rdmaHcaMax": -1},
+        {"devices": ["ib0"]},
+        {"selectors": {}},
+        {"selectors": {"vendors": []}},
+    ],
+    ids=str,
+)
+def test_the_real_rdma_plugin_refuses_what_we_refuse(
+    tmp_path: Path, change: dict[str, Any]
+) -> None:
+    config = json.loads(
+        rdma_plugin_config("hca_shared", "rdma", 63, [("15b3", "1021", "ib0", "infiniband")])
+    )
+    config["configList"][0] |= change
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(config))
+    program = go.build("rdma-plugin")["k8s-rdma-shared-dp"]
+    # It goes on to the host's devices if it likes the file: here that ends, on a host with RDMA
+    # devices it would serve them.
+    done = subprocess.run(
+        ["timeout", "5", program, "--config-file", path], capture_output=True, text=True
+    )
+    output = done.stdout + done.stderr
+    assert "Reading" in output
+    assert ("invalid configuration(s) given" in output) == bool(rdma_config_problems(config))
 
 
 # Probes
