@@ -28,11 +28,13 @@ class Repository:
     path: str
     pool: str
     """Where packages lie, relative to ``path``."""
-    key_path: str | None
+    key_paths: tuple[str, ...]
     """Where the vendor publishes its key, from the web root."""
     release: dict[str, str]
     suite: str = ""
     component: str = ""
+    immutable: bool = False
+    """A package of one name always has the same content; the lab's own are made anew at times."""
 
     @property
     def root(self) -> Path:
@@ -56,9 +58,10 @@ REPOSITORIES: dict[str, Repository] = {
     "debian": Repository(
         path="debian",
         pool="pool",
-        key_path=None,
+        key_paths=(),
         suite="trixie",
         component="main",
+        immutable=True,
         release={
             "Origin": "Debian",
             "Label": "Debian",
@@ -73,7 +76,11 @@ REPOSITORIES: dict[str, Repository] = {
     "cuda": Repository(
         path="cuda/repos/debian13/x86_64",
         pool=".",
-        key_path="cuda/repos/debian13/x86_64/3bf863cc.pub",
+        # The second is what NVIDIA signs its repository for Debian 13 with.
+        key_paths=(
+            "cuda/repos/debian13/x86_64/3bf863cc.pub",
+            "cuda/repos/debian13/x86_64/8793F200.pub",
+        ),
         release={"Origin": "NVIDIA", "Label": "NVIDIA CUDA"},
     ),
     # Source: NVIDIA cloud-native-docs, container-toolkit/install-guide (read 2026-11-30) for layout
@@ -81,7 +88,7 @@ REPOSITORIES: dict[str, Repository] = {
     "libnvidia-container": Repository(
         path="libnvidia-container/stable/deb/amd64",
         pool=".",
-        key_path="libnvidia-container/gpgkey",
+        key_paths=("libnvidia-container/gpgkey",),
         release={
             "Origin": "https://nvidia.github.io/libnvidia-container",
             "Label": "NVIDIA CORPORATION <cudatools@nvidia.com>",
@@ -93,7 +100,7 @@ REPOSITORIES: dict[str, Repository] = {
     "docker": Repository(
         path="docker/linux/debian",
         pool="dists/trixie/pool/stable/amd64",
-        key_path="docker/linux/debian/gpg",
+        key_paths=("docker/linux/debian/gpg",),
         suite="trixie",
         component="stable",
         release={
@@ -109,7 +116,7 @@ REPOSITORIES: dict[str, Repository] = {
     "kubernetes": Repository(
         path="kubernetes/core:/stable:/v1.36/deb",
         pool="amd64",
-        key_path="kubernetes/core:/stable:/v1.36/deb/Release.key",
+        key_paths=("kubernetes/core:/stable:/v1.36/deb/Release.key",),
         release={
             "Origin": "obs://build.opensuse.org/isv:kubernetes:core:stable:v1.36/deb",
             "Label": "isv:kubernetes:core:stable:v1.36",
@@ -135,10 +142,10 @@ def index(repository: Repository) -> bool:
     """Write and sign a repository's indexes; false if they were those of its packages already."""
     release_dir, packages_dir = repository.release_dir, repository.packages_dir
     packages_dir.mkdir(parents=True, exist_ok=True)
-    if repository.key_path:
-        _publish(signing.key().read_bytes(), MIRROR / repository.key_path)
-    # AlwaysStat: else a package made anew under the same version keeps its old checksum.
-    cache = ["--db", str(BUILD / "ftparchive.db"), "-o", "APT::FTPArchive::AlwaysStat=true"]
+    for path in repository.key_paths:
+        _publish(signing.key().read_bytes(), MIRROR / path)
+    # apt-ftparchive's cache knows a file by its name and second: it is for files that never change.
+    cache = ["--db", str(BUILD / "ftparchive.db")] if repository.immutable else []
     packages = _ftparchive([*cache, "packages", repository.pool], repository.root)
     # What a release is made from; kept so that an unchanged one is not signed anew.
     made_from = hashlib.sha256(

@@ -146,9 +146,9 @@ def test_layouts_are_the_vendors() -> None:
         "docker": f"deb {option} http://m:1/docker/linux/debian trixie stable",
         "kubernetes": f"deb {option} http://m:1/kubernetes/core:/stable:/v1.36/deb ./",
     }
-    assert [repository.key_path for repository in REPOSITORIES.values()] == [
-        None,
+    assert [path for repository in REPOSITORIES.values() for path in repository.key_paths] == [
         "cuda/repos/debian13/x86_64/3bf863cc.pub",
+        "cuda/repos/debian13/x86_64/8793F200.pub",
         "libnvidia-container/gpgkey",
         "docker/linux/debian/gpg",
         "kubernetes/core:/stable:/v1.36/deb/Release.key",
@@ -175,7 +175,7 @@ def test_indexes_are_signed_and_made_anew_only_when_packages_change(
     repository = Repository(
         path="vendor/deb",
         pool="pool",
-        key_path="vendor/key.pub",
+        key_paths=("vendor/key.pub",),
         release={"Origin": "Vendor"},
         suite=suite,
         component="main" if suite else "",
