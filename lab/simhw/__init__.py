@@ -39,7 +39,12 @@ def install(root: Path, kernel: str) -> None:
             f"simhw: want headers of {kernel} in {root}, have none; "
             "install linux-headers-amd64 in the image"
         )
-    chroot(root, "make", "-C", headers, f"M=/{BUILD}", "modules", timeout_s=900)
+    # Debugging information is forty times the module, and type information a slow step.
+    chroot(
+        root, "make", "-C", headers, f"M=/{BUILD}", "CONFIG_DEBUG_INFO_BTF_MODULES=", "modules",
+        timeout_s=900,
+    )  # fmt: skip
+    chroot(root, "strip", "--strip-debug", f"/{BUILD}/simhw.ko")
     module = root / f"lib/modules/{kernel}/extra/simhw.ko"
     module.parent.mkdir(exist_ok=True)
     shutil.copyfile(build / "simhw.ko", module)
