@@ -165,10 +165,11 @@ def digest(inputs: dict[str, str]) -> str:
 
 
 def files_below(folder: Path) -> list[Path]:
+    """Those that can make a difference to the image."""
     return [
         path
         for path in folder.rglob("*")
-        if path.is_file() and "__pycache__" not in path.parts and path.suffix != ".pyc"
+        if path.is_file() and "__pycache__" not in path.parts and path.suffix != ".md"
     ]
 
 
