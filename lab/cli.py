@@ -13,10 +13,10 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from lab import description, host, network, services
+from lab import description, host, mirror, network, node_objects, services
 from lab.description import Description
 from lab.errors import LabError
-from lab.guest import accelerator, identity, image, machines, ssh
+from lab.guest import accelerator, faults, identity, image, machines, ssh
 from lab.guest.machines import BARE, Machine
 from lab.lock import exclusive
 from lab.parallel import each
@@ -70,6 +70,17 @@ def parser() -> argparse.ArgumentParser:
     snapshot.add_argument("name")
     snapshot.add_argument("nodes", nargs="*", metavar="NODE", help="all, if none is named")
     snapshot.set_defaults(run=run_snapshot)
+
+    fault = commands.add_parser(
+        "fault",
+        help="let something go wrong in a guest",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        epilog="\n".join(f"{kind:22} {fault.what}" for kind, fault in faults.FAULTS.items()),
+    )
+    fault.add_argument("node")
+    fault.add_argument("kind", choices=sorted(faults.FAULTS), metavar="KIND")
+    fault.add_argument("state", choices=["on", "off"])
+    fault.set_defaults(run=run_fault)
     return top
 
 
@@ -77,7 +88,7 @@ def run_up(arguments: argparse.Namespace, lab: Description, console: Console) ->
     host.check(console, install=arguments.install)
     with exclusive(console):
         identity.make_keys(lab)
-        apt_key = services.apt_key(console)
+        apt_key = mirror.key()
         disk_image = image.build(lab, console)
         chosen = accelerator.choose(disk_image.kernel, console)
         with step(console, "libvirt"):
@@ -102,7 +113,7 @@ def run_down(arguments: argparse.Namespace, lab: Description, console: Console) 
     host.check(console, install=False)
     with exclusive(console):
         host.start_libvirt()
-        services.down(console)
+        services.down()
         guests = machines.machines(lab, [])
         with step(console, "guests"):
             each(Machine.destroy if arguments.destroy else Machine.stop, guests)
@@ -114,20 +125,18 @@ def run_down(arguments: argparse.Namespace, lab: Description, console: Console) 
 def run_status(arguments: argparse.Namespace, lab: Description, console: Console) -> int:
     guests = machines.machines(lab, [])
     states = each(Machine.status, guests)
-    found = {
-        "network": network.status(lab),
-        "nodes": {guest.node.name: state for guest, state in zip(guests, states, strict=True)},
-        "services": services.status(),
-    }
+    nodes = {guest.node.name: state for guest, state in zip(guests, states, strict=True)}
+    bridge = network.status(lab)
+    daemons = services.status()
     if arguments.json:
+        found = {"network": bridge, "nodes": nodes, "services": daemons}
         print(json.dumps(found, indent=2, default=str))
         return 0
     table = Table("part", "state", "details", box=None)
-    bridge = found["network"]
     table.add_row("network", told(bridge.pop("active")), told(bridge))
-    for name, state in found["nodes"].items():
+    for name, state in nodes.items():
         table.add_row(name, told(state.pop("state")), told(state))
-    for name, state in found["services"].items():
+    for name, state in daemons.items():
         table.add_row(name, told(state.pop("running", None)), told(state))
     Console().print(table)
     return 0
@@ -162,6 +171,8 @@ def run_reset(arguments: argparse.Namespace, lab: Description, console: Console)
         host.start_libvirt()
         with step(console, f"{names} to {arguments.to}"):
             each(lambda guest: guest.revert(arguments.to), guests)
+        with step(console, "node objects"):
+            node_objects.revert([guest.node.name for guest in guests], arguments.to)
     return 0
 
 
@@ -173,4 +184,12 @@ def run_snapshot(arguments: argparse.Namespace, lab: Description, console: Conso
     with exclusive(console), step(console, f"snapshot {arguments.name} of {names}"):
         host.start_libvirt()
         each(lambda guest: guest.snapshot(arguments.name), guests)
+        node_objects.keep([guest.node.name for guest in guests], arguments.name)
+    return 0
+
+
+def run_fault(arguments: argparse.Namespace, lab: Description, console: Console) -> int:
+    (guest,) = machines.machines(lab, [arguments.node])
+    with step(console, f"{arguments.node}: {arguments.kind} {arguments.state}"):
+        faults.inject(arguments.kind, guest, lab, on=arguments.state == "on")
     return 0

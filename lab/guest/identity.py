@@ -6,16 +6,14 @@ guest unpacks it at its first boot (``rackwright-lab-node``).
 
 from __future__ import annotations
 
-import importlib
 import io
 import tarfile
-from collections.abc import Callable
 from pathlib import Path
-from typing import cast
 
+from lab import simhw
 from lab.command import run
 from lab.description import Description, Node
-from lab.guest.image import SIMHW, USER, USER_ID
+from lab.guest.image import USER, USER_ID
 from lab.paths import KNOWN_HOSTS, SSH_KEY, STATE
 
 
@@ -47,7 +45,7 @@ def host_key(node: Node) -> Path:
     return STATE / "nodes" / node.name / "ssh_host_ed25519_key"
 
 
-def archive(node: Node, description: Description, apt_key: Path | None) -> bytes:
+def archive(node: Node, description: Description, apt_key: Path) -> bytes:
     """A tar file to unpack at the guest's root; the same input gives the same bytes."""
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w", format=tarfile.USTAR_FORMAT) as tar:
@@ -57,11 +55,8 @@ def archive(node: Node, description: Description, apt_key: Path | None) -> bytes
         add(tar, f"home/{USER}/.ssh", None, mode=0o700, owner=USER_ID)
         authorized = public_half(SSH_KEY).read_text()
         add(tar, f"home/{USER}/.ssh/authorized_keys", authorized, mode=0o600, owner=USER_ID)
-        if apt_key is not None:
-            add(tar, "etc/apt/keyrings/rackwright-lab.asc", apt_key.read_text())
-        hardware = simulated_hardware(node)
-        if hardware is not None:
-            add(tar, "etc/simhw.conf", hardware)
+        add(tar, "etc/apt/keyrings/rackwright-lab.asc", apt_key.read_text())
+        add(tar, "etc/simhw.conf", simhw.config(node))
         key = host_key(node)
         add(tar, "etc/ssh/ssh_host_ed25519_key.pub", public_half(key).read_text())
         add(tar, "etc/ssh/ssh_host_ed25519_key", key.read_text(), mode=0o600)
@@ -88,12 +83,3 @@ def hosts(node: Node, description: Description) -> str:
         f"{description.network.host} lab",
     ]
     return "".join(f"{line}\n" for line in lines)
-
-
-def simulated_hardware(node: Node) -> str | None:
-    """``/etc/simhw.conf`` as ``lab.simhw`` writes it for this node."""
-    if not (SIMHW / "__init__.py").is_file():
-        return None
-    module = importlib.import_module("lab.simhw")
-    config = cast("Callable[[Node], str]", module.config)
-    return config(node)

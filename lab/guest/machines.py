@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import shutil
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -83,7 +82,7 @@ class Machine:
         image: Image,
         accelerator: Accelerator,
         description: Description,
-        apt_key: Path | None,
+        apt_key: Path,
     ) -> Outcome:
         """Running and reachable; made anew if what it is made from has changed."""
         archive = identity.archive(self.node, description, apt_key)
@@ -161,11 +160,26 @@ class Machine:
                 f"have {', '.join(self.snapshots()) or 'none'}; "
                 f"run: python -m lab {'up' if name == BARE else f'snapshot {name}'}"
             )
-        # A fault may have changed what a reboot does; a snapshot does not hold that.
+        self.undo_outside_faults()
         virsh("snapshot-revert", self.name, name, "--running", timeout_s=300)
         self.prefer()
         ssh.wait(self.node, timeout_s=REVERT_TIMEOUT_S, alive=self.running)
         ssh.set_clock(self.node)
+
+    def undo_outside_faults(self) -> None:
+        """What a fault changed around the guest: no snapshot of it holds that."""
+        if self.state() not in ("running", "paused"):
+            return
+        virsh("set-lifecycle-action", self.name, "reboot", "restart", "--live")
+        virsh("domif-setlink", self.name, self.node.mac, "up")
+
+    def boot(self) -> None:
+        """Power on, with what is on the disk, until it can be reached."""
+        if self.state() == "shut off":
+            virsh("start", self.name, timeout_s=300)
+            self.prefer()
+        # Nobody but `up` knows whether the guest is emulated; the longer wait does no harm.
+        ssh.wait(self.node, timeout_s=max(BOOT_TIMEOUT_S.values()), alive=self.running)
 
     def stop(self) -> None:
         """Off at once, as by its power switch; disk and snapshots stay."""
@@ -180,7 +194,6 @@ class Machine:
             virsh("undefine", self.name, "--snapshots-metadata")
         for path in (self.disk, self.identity):
             path.unlink(missing_ok=True)
-        shutil.rmtree(self.folder / "snapshots", ignore_errors=True)
 
     def recorded(self) -> dict[str, str] | None:
         """What the domain was made from, written when it was complete."""
