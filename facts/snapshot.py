@@ -24,6 +24,8 @@ from pyinfra.context import ctx_host
 T = TypeVar("T")
 
 MARK = "--8<--"
+SNAPSHOT_TIMEOUT_S = 300
+"""For all readings together: each has its own limit on the host, this is for a host that is gone."""
 TIMEOUT_S = 20
 """For one reading. NVML can hang for ever when a GPU has fallen off the bus."""
 
@@ -151,7 +153,9 @@ def read(files: Sequence[str] = (), api_server: Sequence[str] = ()) -> Readings:
     asks = (tuple(files), tuple(api_server))
     # The prompt between plan and run may take minutes: another stage reads again.
     if readings is None or stage is not state.current_stage or asked != asks:
-        readings = host.get_fact(Snapshot, files=asks[0], api_server=asks[1])
+        readings = host.get_fact(
+            Snapshot, files=asks[0], api_server=asks[1], _timeout=SNAPSHOT_TIMEOUT_S
+        )
         if readings is None:
             raise UnknownReading(
                 "host: want it read, have no answer; check the connection, sudo, and the disk"

@@ -139,6 +139,9 @@ def _converge(phases: Sequence[ModuleType]) -> Iterator[PyinfraCommand]:
         plan = planned(phases, spec, have)
         show(row, plan)
         refuse(plan, have)
+        if not state.is_executing:
+            row.phases.update(dict.fromkeys({name for name, _ in plan}, "differs"))
+            row.state = "planned"
         steps = [(name, item) for name, item in plan if isinstance(item, Step)]
         if spec.audit or not steps:
             settle(row, plan, have)

@@ -13,6 +13,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 RUNS = Path(os.environ.get("RACKWRIGHT_RUNS", "runs"))
@@ -25,7 +26,7 @@ class Row:
 
     node: str
     phases: dict[str, str] = field(default_factory=dict)
-    """Result per phase: ``ok``, ``2 changes``, ``failed``, ``not reached``."""
+    """Result per phase: ``ok``, ``changed``, ``differs`` (planned only), ``failed``, ``not reached``."""
     changes: list[str] = field(default_factory=list)
     """Steps that were applied, ``<phase> | <title>``, in order."""
     planned: list[str] = field(default_factory=list)
@@ -34,7 +35,8 @@ class Row:
     offers: dict[str, str] = field(default_factory=dict)
     """Allocatable GPU and RDMA resources, from the Node object."""
     state: str = "running"
-    """``open``, ``closed``, ``audited``, ``done`` (a run without admission), ``failed`` or ``running``."""
+    """``open``, ``closed``, ``audited``, ``planned`` (a dry run), ``done`` (one without admission),
+    ``failed``, or ``running``."""
     started_at_s: float = field(default_factory=time.monotonic)
     seconds: float = 0.0
 
@@ -72,13 +74,20 @@ class Run:
         if not self.rows or self.folder is None:
             return
         for row in self.rows.values():
-            if row.state == "running":
+            if row.state == "planned":
+                row.seconds = 0.0
+            elif row.state == "running":
                 row.finish("failed")
-                row.problems.append("the run ended before this node was done")
+                row.problems.append("node: want it finished, have the run ended before; run again")
         rows = [self.rows[name] for name in sorted(self.rows)]
         result = {"nodes": [asdict(row) for row in rows]}
         (self.folder / "result.json").write_text(json.dumps(result, indent=2) + "\n")
-        Console(stderr=True).print(table(rows), f"[dim]{self.folder}/result.json, run.log[/dim]")
+        console = Console(stderr=True, highlight=False)
+        console.print(table(rows))
+        for row in rows:
+            for problem in row.problems:
+                console.print(f"[red]{row.node}[/red] {escape(problem)}", soft_wrap=True)
+        console.print(f"[dim]{self.folder}/result.json, run.log[/dim]")
 
 
 def table(rows: Sequence[Row]) -> Table:
@@ -86,16 +95,18 @@ def table(rows: Sequence[Row]) -> Table:
     shown = Table(title="Rackwright", title_justify="left", show_lines=True)
     for heading in ("node", "state", "phases", "changed", "offers", "seconds"):
         shown.add_column(heading, overflow="fold")
-    colours = {"open": "green", "done": "green", "audited": "cyan"}
+    colours = {"open": "green", "done": "green", "audited": "cyan", "planned": "cyan"}
     for row in rows:
+        by_result: dict[str, list[str]] = {}
+        for name, result in row.phases.items():
+            by_result.setdefault(result, []).append(name)
         colour = colours.get(row.state, "red")
-        phases = "\n".join(f"{name}: {result}" for name, result in row.phases.items())
+        changed = f"{len(row.changes)} of {len(row.planned)}" if row.planned else "nothing"
         shown.add_row(
             row.node,
-            f"[{colour}]{row.state}[/{colour}]"
-            + "".join(f"\n{problem}" for problem in row.problems),
-            phases,
-            f"{len(row.changes)} of {len(row.planned)} planned" if row.planned else "nothing",
+            f"[{colour}]{row.state}[/{colour}]",
+            "\n".join(f"{result}: {', '.join(names)}" for result, names in by_result.items()),
+            changed,
             "\n".join(f"{name}: {count}" for name, count in sorted(row.offers.items())),
             f"{row.seconds:.0f}",
         )
