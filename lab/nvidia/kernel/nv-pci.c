@@ -138,20 +138,13 @@ bool nv_gpu_has_other_clients(unsigned int minor)
 	return false;
 }
 
-/* A kernel module on top (nvidia-drm) keeps every GPU from being reset. */
+/* A kernel module on top (nvidia-drm) keeps every GPU from being reset. Exported by nv-exports.c. */
 void nvidia_sim_kernel_client(int change)
 {
 	mutex_lock(&nv_lock);
 	nv_kernel_clients += change;
 	mutex_unlock(&nv_lock);
 }
-EXPORT_SYMBOL(nvidia_sim_kernel_client);
-
-const char *nvidia_sim_version(void)
-{
-	return NV_VERSION_STRING;
-}
-EXPORT_SYMBOL(nvidia_sim_version);
 
 /* ---- device files ---- */
 

@@ -15,13 +15,6 @@ static struct class *modeset_class;
 
 static const struct file_operations modeset_fops = { .owner = THIS_MODULE };
 
-/* nvidia-drm depends on this one. */
-void nvidia_sim_modeset_user(int change)
-{
-	nvidia_sim_kernel_client(change);
-}
-EXPORT_SYMBOL(nvidia_sim_modeset_user);
-
 static char *modeset_devnode(const struct device *dev, umode_t *mode)
 {
 	if (mode)
