@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import tomllib
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any
 
 import yaml
@@ -60,7 +61,7 @@ class Containerd(FactBase[ContainerdState]):
 
 
 def parse_containerd(output: list[str]) -> ContainerdState:
-    """Read what ``Containerd.command`` printed. Only configuration versions 3 and 4 are understood."""
+    """Read what ``Containerd.command`` printed: configuration of version 3 or 4."""
     part = sections(output)
     nothing = ContainerdState(False, None, None, False, "", {}, "", "", (), False)
     if ABSENT in part:
@@ -105,14 +106,26 @@ def parse_containerd(output: list[str]) -> ContainerdState:
 @dataclass(frozen=True, slots=True)
 class ContainerdServiceState(FactValue):
     active: bool
-    started_at_s: int | None
+    enabled: bool
+    """Whether it starts at boot."""
+    started_at_s: float | None
     """When the running daemon started, seconds since the epoch."""
     needs_reload: bool
     """Whether systemd has not read the newest unit files."""
     memlock_unlimited: bool
-    configured_at_s: int | None
+    configured_at_s: float | None
     """Newest change of a file that the daemon reads at its start."""
-    environment: str
+
+    @property
+    def stale(self) -> bool:
+        """Whether the daemon may run with something older than what is on disk now."""
+        if self.started_at_s is None or self.configured_at_s is None:
+            return True
+        return self.configured_at_s + CLOCK_TICK_S >= self.started_at_s
+
+
+CLOCK_TICK_S = 0.01
+"""How far a file's time may lag: the kernel takes it from its last tick, 10 ms at most (HZ=100)."""
 
 
 class ContainerdService(FactBase[ContainerdServiceState]):
@@ -120,26 +133,43 @@ class ContainerdService(FactBase[ContainerdServiceState]):
 
     def command(self) -> str:
         return (
-            "systemctl show containerd.service --timestamp=unix -p ActiveState "
-            "-p ExecMainStartTimestamp -p NeedDaemonReload -p LimitMEMLOCK -p Environment; "
-            "echo '## files'; stat -c %Z /etc/containerd/config.toml /etc/containerd/conf.d/*.toml "
-            "/etc/systemd/system/containerd.service.d/*.conf /usr/bin/containerd 2>/dev/null; "
-            "echo '## done'"
+            # Seconds are too coarse: a file written in the second of the start would be missed.
+            # The folder is among the files for the drop-ins that were taken out of it.
+            "systemctl show containerd.service --timestamp=us+utc -p ActiveState -p UnitFileState "
+            "-p ExecMainStartTimestamp -p NeedDaemonReload -p LimitMEMLOCK; "
+            "echo '## files'; stat -c %.9Z /etc/containerd/config.toml /etc/containerd/conf.d "
+            "/etc/containerd/conf.d/*.toml /etc/systemd/system/containerd.service.d/*.conf "
+            "/usr/bin/containerd; echo '## done'"
         )
 
     def process(self, output: list[str]) -> ContainerdServiceState:
-        split = output.index("## files")
-        values = dict(line.partition("=")[::2] for line in output[:split])
-        stamp = values.get("ExecMainStartTimestamp", "").lstrip("@")
-        times = [int(line) for line in output[split + 1 :] if line.isdigit()]
+        return parse_containerd_service(output)
+
+
+def parse_containerd_service(output: list[str]) -> ContainerdServiceState:
+    """Read what ``ContainerdService.command`` printed."""
+    part = sections(["## unit", *output])
+    values = dict(line.partition("=")[::2] for line in part["unit"])
+    if "done" not in part or "ActiveState" not in values:
+        raise FactProcessError(f"systemd does not tell of containerd.service: {output[:3]!r}")
+    started = values.get("ExecMainStartTimestamp", "")
+    try:
         return ContainerdServiceState(
-            active=values.get("ActiveState") == "active",
-            started_at_s=int(stamp) if stamp.isdigit() and stamp != "0" else None,
+            active=values["ActiveState"] == "active",
+            enabled=values.get("UnitFileState") == "enabled",
+            started_at_s=epoch(started) if started not in ("", "n/a") else None,
             needs_reload=values.get("NeedDaemonReload") == "yes",
             memlock_unlimited=values.get("LimitMEMLOCK") == "infinity",
-            configured_at_s=max(times, default=None),
-            environment=values.get("Environment", ""),
+            configured_at_s=max(map(float, part["files"]), default=None),
         )
+    except ValueError as error:
+        raise FactProcessError(f"no time in {output!r}: {error}") from None
+
+
+def epoch(text: str) -> float:
+    """Seconds since the epoch of systemd's ``Mon 2026-11-30 17:26:32.582378 UTC``."""
+    moment = datetime.strptime(text.partition(" ")[2], "%Y-%m-%d %H:%M:%S.%f UTC")
+    return moment.replace(tzinfo=UTC).timestamp()
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,8 +22,11 @@ OFFERED_PROFILE = re.compile(r"^\|\s+(\d+)\s+MIG (\S+)\s+(\d+)\s+(\d+)/(\d+)\s+(
 DRIVER_NOT_LOADED = 9
 """Exit code. Source: nvidia-smi(1), 2026 edition, "RETURN VALUE" (read 2026-11-30)."""
 LIBRARY_NOT_FOUND = 12
+GPU_LOST = 15
 VERSION_MISMATCH = 18
 # Observed in the field only: "Driver/library version mismatch" is NVML error 18.
+ANSWERS = (DRIVER_NOT_LOADED, LIBRARY_NOT_FOUND, GPU_LOST, VERSION_MISMATCH, 255, 6)
+"""Exit codes with which the tool says, in its own words, that there is nothing to be had."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,9 +96,9 @@ def parse_gpus(output: list[str]) -> GpusState:
         return GpusState(usable=False, reason="nvidia-smi is not installed", gpus=())
     if "rc" not in part:
         raise FactProcessError("nvidia-smi was cut off")
-    code = int(part["rc"][0])
+    code = number(part["rc"][:1])
     if code:
-        if code not in (DRIVER_NOT_LOADED, LIBRARY_NOT_FOUND, VERSION_MISMATCH, 255, 6):
+        if code not in ANSWERS:
             raise FactProcessError(f"nvidia-smi: exit code {code}")
         reason = " ".join(line.strip() for line in part["query"] if line.strip())
         return GpusState(usable=False, reason=reason or f"nvidia-smi: exit code {code}", gpus=())
@@ -123,7 +126,7 @@ def parse_gpus(output: list[str]) -> GpusState:
         cells = [cell.strip() for cell in line.split(",")]
         if len(cells) != 7:
             raise FactProcessError(f"no GPU in {line!r}")
-        index = int(cells[0])
+        index = number(cells[:1])
         gpus.append(
             Gpu(
                 index=index,
@@ -141,6 +144,12 @@ def parse_gpus(output: list[str]) -> GpusState:
     return GpusState(usable=True, reason=None, gpus=tuple(gpus))
 
 
+def number(words: list[str]) -> int:
+    if not words or not words[0].isdecimal():
+        raise FactProcessError(f"no number in {words!r}")
+    return int(words[0])
+
+
 def mode(text: str) -> bool | None:
     if text in ("Enabled", "Disabled"):
         return text == "Enabled"
@@ -152,15 +161,18 @@ def mode(text: str) -> bool | None:
 def pci_address(text: str) -> str:
     """NVML's ``00000000:41:00.0`` as sysfs writes it, ``0000:41:00.0``."""
     domain, _, rest = text.lower().partition(":")
-    return f"{int(domain, 16):04x}:{rest}"
+    try:
+        return f"{int(domain, 16):04x}:{rest}"
+    except ValueError:
+        raise FactProcessError(f"no PCI address in {text!r}") from None
 
 
 @dataclass(frozen=True, slots=True)
 class MigServiceState(FactValue):
     enabled: bool
     failed: bool
-    finished_at_s: int | None
-    """When it last ended, seconds since the epoch."""
+    needs_reload: bool
+    """Whether systemd has not read the newest unit file."""
 
 
 class MigService(FactBase[MigServiceState]):
@@ -168,15 +180,16 @@ class MigService(FactBase[MigServiceState]):
 
     def command(self) -> str:
         return (
-            "systemctl show rackwright-mig.service --timestamp=unix "
-            "-p UnitFileState -p ActiveState -p ExecMainExitTimestamp"
+            "systemctl show rackwright-mig.service "
+            "-p UnitFileState -p ActiveState -p NeedDaemonReload"
         )
 
     def process(self, output: list[str]) -> MigServiceState:
         values = dict(line.partition("=")[::2] for line in output)
-        stamp = values.get("ExecMainExitTimestamp", "").lstrip("@")
+        if "ActiveState" not in values:
+            raise FactProcessError(f"systemd does not tell of the unit: {output[:3]!r}")
         return MigServiceState(
             enabled=values.get("UnitFileState") == "enabled",
-            failed=values.get("ActiveState") == "failed",
-            finished_at_s=int(stamp) if stamp.isdigit() and stamp != "0" else None,
+            failed=values["ActiveState"] == "failed",
+            needs_reload=values.get("NeedDaemonReload") == "yes",
         )

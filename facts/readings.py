@@ -8,6 +8,7 @@ from pyinfra.api import FactBase
 
 from facts.containerd import CdiSpecification, Containerd, ContainerdService
 from facts.files import Files
+from facts.headers import KernelHeaders
 from facts.infiniband import Infiniband
 from facts.kubernetes import Kubelet
 from facts.mig import Gpus, MigService
@@ -27,6 +28,7 @@ READINGS: tuple[type[FactBase[Any]], ...] = (
     Machine,
     DiskFree,
     Kernels,
+    KernelHeaders,
     KernelModules,
     PciDevices,
     Packages,
