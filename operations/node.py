@@ -9,7 +9,7 @@ from types import ModuleType
 from typing import Any
 
 from pyinfra import host, logger, state
-from pyinfra.api import FunctionCommand, operation
+from pyinfra.api import operation
 from pyinfra.api.command import PyinfraCommand
 from pyinfra.api.host import Host
 from pyinfra.api.inventory import Inventory
@@ -20,7 +20,7 @@ from cluster import CLOSED_TAINT, VALIDATED_CONDITION, Cluster, ClusterError
 from facts.snapshot import UnknownReading, forget, read
 from nodespec import NodeSpec, of_all
 from operations import lock
-from operations.failure import fail_host
+from operations.failure import calling, fail_host
 from operations.have import Have
 from operations.report import RUN, Row
 from operations.step import Refusal, Step, phase_name
@@ -79,7 +79,14 @@ def planned(
     plan: list[tuple[str, Step | Refusal]] = []
     for phase in phases:
         have.pending = any(isinstance(item, Step) for _, item in plan)
-        plan += [(phase_name(phase), item) for item in phase.plan(spec, have)]
+        try:
+            plan += [(phase_name(phase), item) for item in phase.plan(spec, have)]
+        except Exception as error:
+            # What a phase takes for granted has been refused already, and that is the word to
+            # pass on: another system, an API that does not answer, a reading that is missing.
+            if not any(isinstance(item, Refusal) for _, item in plan):
+                raise
+            logger.debug("%s is not planned: %s", phase_name(phase), error, exc_info=True)
     return plan
 
 
@@ -160,50 +167,75 @@ def _converge(phases: Sequence[ModuleType]) -> Iterator[PyinfraCommand]:
             plan = planned(phases, spec, have)
             refuse(plan, have)
             steps = [(name, item) for name, item in plan if isinstance(item, Step)]
-            due = next(((name, step) for name, step in steps if not step.waits_for), None)
-            if due is None and steps:
+            due = due_together(steps)
+            if not due and steps:
                 at, step = steps[0]
                 raise Refused(
                     f"{at}: want {step.want}, have {step.have}; "
                     f"waiting for {step.waits_for}, which no step brings"
                 )
-            if due is None:
+            if not due:
                 at = ""
                 settle(row, plan, have)
                 return
-            at, step = due
-            if (at, step.title) in applied:
-                raise Refused(
-                    f"{at}: want {step.want}, have {step.have} after: {step.title}; {step.remedy}"
-                )
+            for at, step in due:
+                if (at, step.title) in applied:
+                    raise Refused(
+                        f"{at}: want {step.want}, have {step.have} after: {step.title}; "
+                        f"{step.remedy}"
+                    )
             if not changed:
                 mark_changing(have)
-            started = time.monotonic()
-            host.log(f"{at} | {step.title}: want {step.want}, have {step.have}")
-            yield lock.take()  # a reboot has dropped it
-            yield from step.apply()
-            host.log(f"{at} | {step.title}: done in {time.monotonic() - started:.0f} s")
-            applied.add((at, step.title))
-            changed = True
-            row.changes.append(f"{at} | {step.title}")
-            row.phases[at] = "changed"
+            for at, step in due:
+                started = time.monotonic()
+                host.log(f"{at} | {step.title}: want {step.want}, have {step.have}")
+                yield lock.take()  # a reboot has dropped it
+                yield from step.apply()
+                host.log(f"{at} | {step.title}: done in {time.monotonic() - started:.0f} s")
+                applied.add((at, step.title))
+                changed = True
+                row.changes.append(f"{at} | {step.title}")
+                row.phases[at] = "changed"
         raise Refused(f"node: want a plan that ends, have {MAX_STEPS} steps; report this as a bug")
     except Refused as error:
-        if error.unfit and "admission" in row.phases:
-            yield FunctionCommand(close, (have, error.unfit), {})
-        yield problem(str(error))
+        failing = problem(str(error))  # closing may fail too: the result says this first
+        if error.unfit and "admission" in row.phases and not spec.audit:
+            yield calling(close, have, error.unfit)
+        yield failing
     except (UnknownReading, ClusterError) as error:
         yield problem(str(error))
     except GeneratorExit:
         # A command failed (pyinfra has shown its output), or this was only planning.
         if state.is_executing and row.state == "running":
-            row.problems.append(f"{at}: a command of the step failed; its output is in the log")
-            row.phases[at] = "failed"
+            if not row.problems:
+                row.problems.append(f"{at}: a command of the step failed; its output is in the log")
+            if at:
+                row.phases[at] = "failed"
             row.finish("failed")
         raise
     finally:
         if state.is_executing:
             lock.drop(ctx_host.get())
+
+
+def due_together(steps: list[tuple[str, Step]]) -> list[tuple[str, Step]]:
+    """
+    The steps to apply before the host is read again: those of one phase that one plan finds due.
+
+    Reading a host costs more than most steps. What depends on a step before it waits for it,
+    and is planned again; nothing follows a reboot.
+    """
+    start = next((i for i, (_, step) in enumerate(steps) if not step.waits_for), None)
+    if start is None:
+        return []
+    together: list[tuple[str, Step]] = []
+    for name, step in steps[start:]:
+        if name != steps[start][0] or step.waits_for:
+            break
+        together.append((name, step))
+        if step.reboots:
+            break
+    return together
 
 
 def show(row: Row, plan: list[tuple[str, Step | Refusal]]) -> None:
@@ -230,7 +262,13 @@ def refuse(plan: list[tuple[str, Step | Refusal]], have: Have) -> None:
     disruptive = [
         f"{name} | {item.title}" for name, item in plan if isinstance(item, Step) and item.disrupts
     ]
-    if disruptive and not have.spec.audit and serving(have):
+    try:
+        in_service = bool(disruptive) and not have.spec.audit and serving(have)
+    except ClusterError:
+        if not reasons:
+            raise
+        in_service = False  # the API does not answer: that is among the reasons
+    if in_service:
         reasons.append(
             f"node: want no disruptive step on a node in service, have {', '.join(disruptive)}; "
             "drain it and add the taint that closes it, or leave it as it is"
@@ -241,9 +279,16 @@ def refuse(plan: list[tuple[str, Step | Refusal]], have: Have) -> None:
 
 
 def mark_changing(have: Have) -> None:
-    """Say on the node that what was validated is no longer what is there: a run that dies leaves that word."""
+    """
+    Say on the node that what was validated is no longer what is there: a run that dies leaves that word.
+
+    What did not pass keeps its reason: ``Unknown`` means that it passed, and was changed since.
+    """
     node = have.node
-    if node is None or node.conditions.get(VALIDATED_CONDITION) is None:
+    if node is None:
+        return
+    validated = node.conditions.get(VALIDATED_CONDITION)
+    if validated is None or validated.status != "True":
         return
     have.cluster.set_condition(
         node.name, VALIDATED_CONDITION, "Unknown", "Changing", "a run is changing this node"
