@@ -4,8 +4,8 @@
  * two instances never share a slice, and nothing in use is taken away.
  */
 #include <linux/capability.h>
+#include <linux/file.h>
 #include <linux/fs_struct.h>
-#include <linux/kernel_read_file.h>
 #include <linux/sched/task.h>
 #include <linux/slab.h>
 #include <linux/uaccess.h>
@@ -18,52 +18,61 @@
  */
 #define INFOROM "/var/lib/rackwright-sim/inforom/"
 
-static void inforom_path(const struct nv_gpu *gpu, char *path, size_t size)
+/* The machine's file, whatever root the caller (a container) has. */
+static struct file *inforom_open(const struct nv_gpu *gpu, int flags)
 {
-	scnprintf(path, size, INFOROM "%s", gpu->state.uuid);
+	char name[96];
+	struct path root;
+	struct file *file;
+
+	scnprintf(name, sizeof(name), INFOROM "%s", gpu->state.uuid);
+	task_lock(&init_task);
+	get_fs_root(init_task.fs, &root);
+	task_unlock(&init_task);
+	file = file_open_root(&root, name, flags, 0644);
+	path_put(&root);
+	return file;
 }
 
 /* At the first open, not at probe: at boot /var may not be there yet. */
 void nv_inforom_read(struct nv_gpu *gpu)
 {
-	char path[96], text[32] = "";
-	void *data = text;
-	int length;
+	char text[32] = "";
+	struct file *file;
+	loff_t position = 0;
+	ssize_t length;
 
 	lockdep_assert_held(&nv_lock);
 	if (gpu->inforom_read || !(gpu->state.flags & NVSIM_FLAG_MIG_RESET))
 		return;
 	gpu->inforom_read = true;
-	inforom_path(gpu, path, sizeof(path));
-	length = kernel_read_file_from_path_initns(path, 0, &data, sizeof(text) - 1, NULL, READING_UNKNOWN);
-	if (length < 0) {
-		if (length != -ENOENT)
-			pr_warn("NVRM: simulated InfoROM %s: cannot be read (%d), MIG mode taken as disabled\n", path, length);
+	file = inforom_open(gpu, O_RDONLY);
+	if (file == ERR_PTR(-ENOENT))
 		return;
+	if (IS_ERR(file)) {
+		length = PTR_ERR(file);
+	} else {
+		length = kernel_read(file, text, sizeof(text) - 1, &position);
+		fput(file);
 	}
+	if (length < 0)
+		pr_warn("NVRM: simulated InfoROM of %s: cannot be read (%zd), MIG mode taken as disabled\n",
+			pci_name(gpu->pdev), length);
 	gpu->state.mig_current = strstarts(text, "mig_mode=1");
 	gpu->state.mig_pending = gpu->state.mig_current;
 }
 
-static int inforom_write(struct nv_gpu *gpu, u32 mode)
+static int inforom_write(const struct nv_gpu *gpu, u32 mode)
 {
-	char path[96], text[32];
-	struct path root;
-	struct file *file;
+	char text[32];
+	struct file *file = inforom_open(gpu, O_WRONLY | O_CREAT | O_TRUNC);
 	loff_t position = 0;
 	ssize_t written;
 	int length, rc;
 
-	inforom_path(gpu, path, sizeof(path));
-	length = scnprintf(text, sizeof(text), "mig_mode=%u (simulated)\n", mode);
-	/* The machine's file, whatever root the caller (a container) has. */
-	task_lock(&init_task);
-	get_fs_root(init_task.fs, &root);
-	task_unlock(&init_task);
-	file = file_open_root(&root, path, O_WRONLY | O_CREAT | O_TRUNC, 0644);
-	path_put(&root);
 	if (IS_ERR(file))
 		return PTR_ERR(file);
+	length = scnprintf(text, sizeof(text), "mig_mode=%u (simulated)\n", mode);
 	written = kernel_write(file, text, length, &position);
 	rc = written == length ? vfs_fsync(file, 0) : (written < 0 ? (int)written : -EIO);
 	fput(file);

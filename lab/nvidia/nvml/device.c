@@ -316,6 +316,55 @@ API nvmlReturn nvmlDeviceSetPersistenceMode(nvmlDevice device, unsigned int mode
 				   NULL));
 }
 
+/* ---- PCI Express: as the simulated bus has it ---- */
+
+static nvmlReturn pcie_link(nvmlDevice device, const char *attribute, unsigned int *value)
+{
+	/* GT/s by generation; the attribute reads "16.0 GT/s PCIe", "16" or "Unknown". */
+	static const double speeds[] = { 2.5, 5, 8, 16, 32, 64 };
+	char path[96];
+	double number;
+	FILE *file;
+	int found;
+
+	GETTER(device, value);
+	snprintf(path, sizeof(path), "/sys/bus/pci/devices/%04x:%02x:%02x.0/%s", v.gpu.pci_domain, v.gpu.pci_bus,
+		 v.gpu.pci_device, attribute);
+	file = fopen(path, "re");
+	if (!file)
+		return leave(NVML_NOT_SUPPORTED);
+	found = fscanf(file, "%lf", &number);
+	fclose(file);
+	if (found != 1)
+		return leave(NVML_NOT_SUPPORTED);
+	if (strstr(attribute, "width"))
+		SET(value, (unsigned int)number);
+	for (unsigned int i = 0; i < sizeof(speeds) / sizeof(speeds[0]); i++)
+		if (speeds[i] == number)
+			SET(value, i + 1);
+	return leave(NVML_NOT_SUPPORTED);
+}
+
+API nvmlReturn nvmlDeviceGetCurrPcieLinkGeneration(nvmlDevice device, unsigned int *generation)
+{
+	return pcie_link(device, "current_link_speed", generation);
+}
+
+API nvmlReturn nvmlDeviceGetMaxPcieLinkGeneration(nvmlDevice device, unsigned int *generation)
+{
+	return pcie_link(device, "max_link_speed", generation);
+}
+
+API nvmlReturn nvmlDeviceGetCurrPcieLinkWidth(nvmlDevice device, unsigned int *width)
+{
+	return pcie_link(device, "current_link_width", width);
+}
+
+API nvmlReturn nvmlDeviceGetMaxPcieLinkWidth(nvmlDevice device, unsigned int *width)
+{
+	return pcie_link(device, "max_link_width", width);
+}
+
 /* Readings of an idle board. */
 API nvmlReturn nvmlDeviceGetTemperature(nvmlDevice device, unsigned int sensor, unsigned int *celsius)
 {

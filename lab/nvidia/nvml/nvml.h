@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The part of NVML's documented interface that the simulated library has: layouts as callers know them, declarations our own.
- * Source: NVIDIA "NVML API Reference Guide" R580; the layouts are checked against nvidia-ml-py by tests/lab/test_nvml_abi.py.
+ * Source: NVIDIA "NVML API Reference Guide" R580; smi/abi_test.go checks the layouts.
  */
 #ifndef SIM_NVML_H
 #define SIM_NVML_H

@@ -64,7 +64,7 @@ func main() {
 	if e.text != "" {
 		fmt.Println(e.text)
 	}
-	os.Exit(e.code)
+	os.Exit(min(e.code, exitOther))
 }
 
 func run(args []string) error {
@@ -202,18 +202,20 @@ func gpus(id string) ([]gpu, error) {
 	var chosen []gpu
 	for i := range count {
 		device, rc := nvml.DeviceGetHandleByIndex(i)
+		g := gpu{device, i, address(i)}
+		uuid := ""
+		if rc == nvml.SUCCESS {
+			pci, _ := device.GetPciInfo()
+			g.bus = text(pci.BusId[:])
+			uuid, _ = device.GetUUID()
+		}
+		if !wanted(id, g, uuid) {
+			continue
+		}
 		if rc != nvml.SUCCESS {
-			return nil, lost(i, rc)
+			return nil, lost(g, rc)
 		}
-		pci, rc := device.GetPciInfo()
-		if rc != nvml.SUCCESS {
-			return nil, lost(i, rc)
-		}
-		uuid, _ := device.GetUUID()
-		g := gpu{device, i, text(pci.BusId[:])}
-		if wanted(id, g, uuid) {
-			chosen = append(chosen, g)
-		}
+		chosen = append(chosen, g)
 	}
 	if len(chosen) == 0 {
 		return nil, fail(exitNotFound, "No devices were found")
@@ -221,12 +223,21 @@ func gpus(id string) ([]gpu, error) {
 	return chosen, nil
 }
 
-func lost(index int, rc nvml.Return) error {
+func lost(g gpu, rc nvml.Return) error {
 	hint := ""
 	if rc == nvml.ERROR_GPU_IS_LOST {
 		hint = ".  Reboot the system to recover this GPU"
 	}
-	return fail(int(rc), "Unable to determine the device handle for GPU%d: %v%s", index, nvml.ErrorString(rc), hint)
+	return fail(int(rc), "Unable to determine the device handle for GPU%d: %s: %v%s", g.index, g.bus, nvml.ErrorString(rc), hint)
+}
+
+// address is where a GPU is that NVML gives no handle for; NVML numbers them by address.
+func address(index int) string {
+	entries, err := os.ReadDir("/proc/driver/nvidia/gpus") // sorted by name
+	if err != nil || index >= len(entries) {
+		return "unknown"
+	}
+	return "0000" + strings.ToUpper(entries[index].Name())
 }
 
 func wanted(id string, g gpu, uuid string) bool {

@@ -5,6 +5,7 @@ package main
 import (
 	"fmt"
 	"os"
+	"slices"
 	"sort"
 	"strconv"
 	"strings"
@@ -13,12 +14,11 @@ import (
 )
 
 type migOptions struct {
-	id             string
-	action         string
-	profiles       []string
-	computes       bool
-	gi, ci         []uint32
-	gpuLevelChosen bool
+	id       string
+	action   string
+	profiles []string
+	computes bool
+	gi, ci   []uint32
 }
 
 var migActions = map[string]string{
@@ -99,15 +99,7 @@ func ids(text string) ([]uint32, error) {
 }
 
 func chosen(filter []uint32, id uint32) bool {
-	if len(filter) == 0 {
-		return true
-	}
-	for _, one := range filter {
-		if one == id {
-			return true
-		}
-	}
-	return false
+	return len(filter) == 0 || slices.Contains(filter, id)
 }
 
 func (o *migOptions) run() error {
@@ -187,27 +179,25 @@ func listProfiles(on []gpu) error {
 	fmt.Println("|=============================================================================|")
 	for _, g := range on {
 		for _, p := range profiles(g) {
-			free, _ := g.GetGpuInstanceRemainingCapacity(&p.gpuInstanceProfileInfo().GpuInstanceProfileInfo)
-			fmt.Printf("| %3d  %-16s %3d   %3d/%-3d    %8.2f       No  %5d %5d %5d   |\n", g.index, p.name, p.Id, free, p.InstanceCount,
+			free, _ := g.GetGpuInstanceRemainingCapacity(p.v1())
+			fmt.Printf("| %3d  %-16s%4d%6d/%d        %-11.2fNo%7d%6d%6d   |\n", g.index, p.name, p.Id, free, p.InstanceCount,
 				float64(p.MemorySizeMB)/1024, p.MultiprocessorCount, p.DecoderCount, p.EncoderCount)
-			fmt.Printf("| %60d %5d %5d   |\n", p.CopyEngineCount, p.JpegCount, p.OfaCount)
+			fmt.Printf("|%62d%6d%6d   |\n", p.CopyEngineCount, p.JpegCount, p.OfaCount)
 			fmt.Println(rule)
 		}
 	}
 	return nil
 }
 
-type plainProfile struct{ nvml.GpuInstanceProfileInfo }
-
-// go-nvml wants the profile's first version for what NVML identifies by number.
-func (p profile) gpuInstanceProfileInfo() *plainProfile {
-	return &plainProfile{nvml.GpuInstanceProfileInfo{Id: p.Id, SliceCount: p.SliceCount, InstanceCount: p.InstanceCount}}
+// v1 is what go-nvml takes where NVML wants no more than the id.
+func (p profile) v1() *nvml.GpuInstanceProfileInfo {
+	return &nvml.GpuInstanceProfileInfo{Id: p.Id, SliceCount: p.SliceCount, InstanceCount: p.InstanceCount}
 }
 
 func listPlacements(on []gpu) error {
 	for _, g := range on {
 		for _, p := range profiles(g) {
-			places, rc := g.GetGpuInstancePossiblePlacements(&p.gpuInstanceProfileInfo().GpuInstanceProfileInfo)
+			places, rc := g.GetGpuInstancePossiblePlacements(p.v1())
 			if rc != nvml.SUCCESS || len(places) == 0 {
 				continue
 			}
@@ -234,7 +224,7 @@ type gpuInstance struct {
 func gpuInstances(g gpu, filter []uint32) []gpuInstance {
 	var found []gpuInstance
 	for _, p := range profiles(g) {
-		instances, rc := g.GetGpuInstances(&p.gpuInstanceProfileInfo().GpuInstanceProfileInfo)
+		instances, rc := g.GetGpuInstances(p.v1())
 		if rc != nvml.SUCCESS {
 			continue
 		}
@@ -252,6 +242,10 @@ type computeProfile struct {
 	nvml.ComputeInstanceProfileInfo_v2
 	index int
 	name  string
+}
+
+func (p computeProfile) v1() *nvml.ComputeInstanceProfileInfo {
+	return &nvml.ComputeInstanceProfileInfo{Id: p.Id, SliceCount: p.SliceCount, InstanceCount: p.InstanceCount}
 }
 
 func computeProfiles(gi gpuInstance) []computeProfile {
@@ -273,7 +267,7 @@ type computeInstance struct {
 func computeInstances(gi gpuInstance, filter []uint32) []computeInstance {
 	var found []computeInstance
 	for _, p := range computeProfiles(gi) {
-		instances, rc := gi.GetComputeInstances(&nvml.ComputeInstanceProfileInfo{Id: p.Id, SliceCount: p.SliceCount, InstanceCount: p.InstanceCount})
+		instances, rc := gi.GetComputeInstances(p.v1())
 		if rc != nvml.SUCCESS {
 			continue
 		}
@@ -343,8 +337,7 @@ func (o *migOptions) listComputeProfiles(on []gpu) error {
 	for _, g := range on {
 		for _, gi := range gpuInstances(g, o.gi) {
 			for _, p := range computeProfiles(gi) {
-				info := nvml.ComputeInstanceProfileInfo{Id: p.Id, SliceCount: p.SliceCount, InstanceCount: p.InstanceCount}
-				free, _ := gi.GetComputeInstanceRemainingCapacity(&info)
+				free, _ := gi.GetComputeInstanceRemainingCapacity(p.v1())
 				fmt.Printf("GPU %2d GPU instance ID %2d Profile ID %2d %-18s Free/Total %d/%d\n", g.index, gi.info.Id, p.Id, p.name, free,
 					p.InstanceCount)
 				any = true
@@ -385,7 +378,7 @@ func (o *migOptions) createGpuInstances(on []gpu) error {
 				return failed("create GPU instances", nvml.ERROR_INVALID_ARGUMENT,
 					"Unable to create a GPU instance on GPU %2d using profile %s", g.index, strings.TrimSpace(wanted))
 			}
-			info := &p.gpuInstanceProfileInfo().GpuInstanceProfileInfo
+			info := p.v1()
 			var gi nvml.GpuInstance
 			var rc nvml.Return
 			if start >= 0 {
@@ -428,7 +421,7 @@ func createDefault(g gpu, gi gpuInstance) error {
 }
 
 func createCompute(g gpu, gi gpuInstance, p computeProfile) error {
-	ci, rc := gi.CreateComputeInstance(&nvml.ComputeInstanceProfileInfo{Id: p.Id, SliceCount: p.SliceCount, InstanceCount: p.InstanceCount})
+	ci, rc := gi.CreateComputeInstance(p.v1())
 	if rc != nvml.SUCCESS {
 		return failed("create compute instances", rc, "Unable to create a compute instance on GPU %2d GPU instance ID %2d using profile %d",
 			g.index, gi.info.Id, p.Id)

@@ -233,7 +233,7 @@ func table(o *options) error {
 	rule := "+" + strings.Repeat("-", 89) + "+"
 	fmt.Println(now())
 	fmt.Println(rule)
-	fmt.Printf("| NVIDIA-SMI %-22s Driver Version: %-14s CUDA Version: %-9s |\n", version, driver, cudaVersion(cuda))
+	fmt.Printf("| NVIDIA-SMI %-22s Driver Version: %-14s CUDA Version: %-8s |\n", version, driver, cudaVersion(cuda))
 	fmt.Printf("| %-87s |\n", "Simulated: the Rackwright lab, no GPU behind it.")
 	fmt.Println("|-----------------------------------------+------------------------+----------------------+")
 	fmt.Println("| GPU  Name                 Persistence-M | Bus-Id          Disp.A | Volatile Uncorr. ECC |")
@@ -247,8 +247,8 @@ func table(o *options) error {
 		if util != "N/A" {
 			util += "%"
 		}
-		fmt.Printf("| %3d  %-26.26s %7s | %16s   Off | %20d |\n", g.index, value("name"), persistence, g.bus, 0)
-		fmt.Printf("| N/A  %3sC    %-4s %8sW / %5sW  | %6sMiB / %7sMiB | %8s      Default |\n", value("temperature.gpu"), value("pstate"),
+		fmt.Printf("| %3d  %-26.26s %6s  | %16s   Off | %20d |\n", g.index, value("name"), persistence, g.bus, 0)
+		fmt.Printf("| N/A  %3sC    %-4s  %11sW / %4sW  | %7sMiB / %6sMiB | %8s     Default |\n", value("temperature.gpu"), value("pstate"),
 			strings.Split(value("power.draw"), ".")[0], strings.Split(value("power.limit"), ".")[0],
 			value("memory.used"), value("memory.total"), util)
 		fmt.Printf("| %39s | %22s | %20s |\n", "", "", value("mig.mode.current"))
