@@ -12,6 +12,7 @@ from pyinfra.api.state import State
 
 from facts.snapshot import forget
 from operations import lock
+from operations.failure import tell
 
 BOOT_ID = "/proc/sys/kernel/random/boot_id"
 RETRY_S = 3
@@ -62,7 +63,7 @@ def _reboot(state: State, host: Host, reason: str, timeout_s: float) -> bool:
     arguments = lock.connector_arguments(host)
     before = _boot_id(host, arguments)
     if before is None:
-        host.log_styled("reboot: want the boot id read, have no answer; look at the host", fg="red")
+        tell(host, "reboot: want the boot id read, have no answer; look at the host")
         return False
     host.log(f"rebooting: {reason}")
     started = time.monotonic()
@@ -81,10 +82,9 @@ def _reboot(state: State, host: Host, reason: str, timeout_s: float) -> bool:
             forget(host)
             host.log(f"back after {time.monotonic() - started:.0f} s")
             return True
-    host.log_styled(
+    tell(
+        host,
         f"reboot: want another boot within {timeout_s:.0f} s, have boot id {before} or no answer; "
         "look at the console",
-        fg="red",
-        log_func=logger.error,
     )
     return False

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from pyinfra import logger
 from pyinfra.api import FunctionCommand
 from pyinfra.api.host import Host
 from pyinfra.api.state import State
+
+from cluster import ClusterError
+from operations.report import RUN
 
 
 def fail_host(message: str) -> FunctionCommand:
@@ -21,3 +26,28 @@ def fail_host(message: str) -> FunctionCommand:
         return False
 
     return FunctionCommand(fail, (), {})
+
+
+def tell(host: Host, message: str) -> None:
+    """Say why *host* fails: at the terminal and, where people look afterwards, in the result."""
+    host.log_styled(message, fg="red", log_func=logger.error)
+    if row := RUN.rows.get(host.name):
+        row.problems.append(message)
+
+
+def calling(function: Callable[..., bool | None], *arguments: object) -> FunctionCommand:
+    """
+    Return a command that calls ``function(state, host, *arguments)``; false fails the host.
+
+    So does the API's refusal, in its own words: pyinfra would print a traceback, and the result
+    would not say why.
+    """
+
+    def call(state: State, host: Host) -> bool:
+        try:
+            return function(state, host, *arguments) is not False
+        except ClusterError as error:
+            tell(host, str(error))
+            return False
+
+    return FunctionCommand(call, (), {})

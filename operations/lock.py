@@ -11,11 +11,12 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 import gevent
-from pyinfra import logger
 from pyinfra.api import FunctionCommand, StringCommand
 from pyinfra.api.arguments import CONNECTOR_ARGUMENT_KEYS
 from pyinfra.api.host import Host
 from pyinfra.api.state import State
+
+from operations.failure import tell
 
 PATH = "/run/rackwright.lock"
 OWNER_PATH = "/run/rackwright.lock.owner"
@@ -31,7 +32,7 @@ def owner() -> str:
 
 
 def connector_arguments(host: Host) -> dict[str, object]:
-    """How the current operation reaches the host (sudo and so on): ``run_shell_command`` does not inherit it."""
+    """How the current operation reaches the host: ``run_shell_command`` does not inherit it."""
     arguments: Any = host.current_op_global_arguments or {}
     return {key: arguments[key] for key in CONNECTOR_ARGUMENT_KEYS if key in arguments}
 
@@ -67,11 +68,10 @@ def _take(state: State, host: Host) -> bool:
             return True
     _, output = host.run_shell_command(StringCommand("cat", OWNER_PATH), **arguments)
     held_by = output.stdout.strip() or "unknown"
-    host.log_styled(
+    tell(
+        host,
         f"lock: want {PATH} free, have it held by {held_by}; "
         "wait for that run to end, or stop it where it runs",
-        fg="red",
-        log_func=logger.error,
     )
     return False
 

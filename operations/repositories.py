@@ -8,7 +8,6 @@ import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from pyinfra import logger
 from pyinfra.api import FunctionCommand, StringCommand
 from pyinfra.api.host import Host
 from pyinfra.api.state import State
@@ -20,6 +19,7 @@ from facts.packages import Packages
 from facts.repositories import AptSource, AptSources, source_key
 from nodespec import NodeSpec
 from nodespec.values import repository_url
+from operations.failure import tell
 from operations.files import differs, put, written
 from operations.have import Have
 from operations.lock import connector_arguments
@@ -252,5 +252,5 @@ def fetch_key(state: State, host: Host, want: Repository) -> bool:
 
 
 def _refuse(host: Host, message: str) -> bool:
-    host.log_styled(message, fg="red", log_func=logger.error)
+    tell(host, message)
     return False
