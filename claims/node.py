@@ -33,6 +33,11 @@ def of_this_host(have: Readings, node: NodeState | None, spec: NodeSpec) -> Iter
             f"one with machine-id {node.machine_id}",
             "find the other machine of that name",
         )  # fmt: skip
+    elif node.boot_id and node.boot_id != machine.boot_id:
+        yield Finding(
+            "kubernetes", f"Node {node.name} of the present boot", "one of an earlier boot",
+            "read `journalctl -u kubelet`: it has not reported since",
+        )  # fmt: skip
 
 
 def resources(have: Readings, node: NodeState | None, spec: NodeSpec) -> Iterator[Finding]:

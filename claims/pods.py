@@ -21,23 +21,22 @@ class Probe:
     manifest: dict[str, Any]
 
 
-def taints(spec: NodeSpec) -> list[Taint]:
-    found = []
-    for text in spec.kube_taints:
-        pair, _, effect = text.rpartition(":")
-        key, _, value = pair.partition("=")
-        found.append(Taint(key, value, effect))
-    return found
+class NotTested(Exception):
+    """The pod found no room: it has neither passed nor failed. The message is the scheduler's."""
 
 
-def probes(spec: NodeSpec) -> list[Probe]:
-    """One pod per kind: a GPU or one MIG device, an RDMA share, and one that asks for neither."""
-    run = new_run()
+def probes(spec: NodeSpec, run: str | None = None) -> list[Probe]:
+    """
+    One pod per kind: a GPU or one MIG device, an RDMA share, and one that asks for neither.
+
+    + run: part of their names, so that the pods of two runs do not meet; by default a new one
+    """
+    run = run or new_run()
     common: dict[str, Any] = {
         "image": spec.validation_image,
         "run": run,
         "namespace": spec.kube_namespace,
-        "taints": taints(spec),
+        "taints": [Taint.parse(taint) for taint in spec.kube_taints],
     }
     node = spec.kube_node_name
     found = [Probe("a pod without devices", "bare", "", bare_probe(node, **common))]
@@ -54,7 +53,9 @@ def probes(spec: NodeSpec) -> list[Probe]:
 
 
 def judge(spec: NodeSpec, probe: Probe, result: ProbeResult) -> Iterator[Finding]:
-    """What is wrong with what the pod saw."""
+    """What is wrong with what the pod saw. Raises ``NotTested`` if it was never started."""
+    if not result.scheduled:
+        raise NotTested(result.reason or "no word of the scheduler")
     component = f"pod with {probe.resource}" if probe.resource else "pod without devices"
     if result.phase != "Succeeded":
         yield Finding(

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 
+from kubernetes.utils.quantity import parse_quantity
+
 from nodespec import NodeSpec, mig_layout
 
 
@@ -37,7 +39,12 @@ def differences(spec: NodeSpec, allocatable: dict[str, str]) -> list[str]:
     """How what a node offers differs from what it has to, one clause each."""
     wanted = expected(spec)
     prefixes = ("nvidia.com/", f"{spec.rdma_resource_prefix}/")
-    offered = {name: int(count) for name, count in allocatable.items() if name.startswith(prefixes)}
+    # A thousand shares are "1k" in the API's words.
+    offered = {
+        name: int(parse_quantity(count))  # type: ignore[no-untyped-call]
+        for name, count in allocatable.items()
+        if name.startswith(prefixes)
+    }
     clauses = [
         f"{name} {offered.get(name, 'none')} instead of {count}"
         for name, count in sorted(wanted.items())

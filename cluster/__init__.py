@@ -2,7 +2,7 @@
 
 from cluster.cluster import Cluster
 from cluster.errors import ClusterError, Conflict, NotFound
-from cluster.names import FIELD_MANAGER, NAMESPACE, NODE_LABEL, PROBE_LABEL
+from cluster.names import FIELD_MANAGER, NAMESPACE, NODE_LABEL, PROBE_LABEL, RUN_LABEL
 from cluster.nodes import CLOSED_TAINT, VALIDATED_CONDITION, Condition, NodeState, Taint, node_state
 from cluster.pods import PodState, in_service, pod_state
 from cluster.probing import ProbeResult
@@ -14,6 +14,7 @@ __all__ = [
     "NAMESPACE",
     "NODE_LABEL",
     "PROBE_LABEL",
+    "RUN_LABEL",
     "VALIDATED_CONDITION",
     "Cluster",
     "ClusterError",

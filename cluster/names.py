@@ -10,6 +10,8 @@ MANAGED_BY: Final = {"app.kubernetes.io/managed-by": "rackwright"}
 NODE_LABEL: Final = "rackwright.io/node"
 """On what belongs to one node: join tokens, probe pods."""
 PROBE_LABEL: Final = "rackwright.io/probe"
+RUN_LABEL: Final = "rackwright.io/run"
+"""On probe pods: whose they are."""
 NAMESPACE: Final = "rackwright"
 
 

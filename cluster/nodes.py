@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Final
+from typing import Final, Self
 from urllib.parse import quote
 
 from cluster.api import MERGE_PATCH, STRATEGIC_MERGE_PATCH, Api, Json
@@ -19,6 +19,13 @@ class Taint:
     key: str
     value: str = ""
     effect: str = "NoSchedule"
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """``key[=value]:Effect``, as kubectl and the inventory write it."""
+        pair, _, effect = text.rpartition(":")
+        key, _, value = pair.partition("=")
+        return cls(key, value, effect)
 
     def __str__(self) -> str:
         return (

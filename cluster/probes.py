@@ -12,7 +12,7 @@ from typing import Final, Literal
 from cluster.api import Json
 from cluster.errors import ClusterError
 from cluster.manifests import TEMPLATES
-from cluster.names import MANAGED_BY, NAMESPACE, NODE_LABEL, PROBE_LABEL, label_value
+from cluster.names import MANAGED_BY, NAMESPACE, NODE_LABEL, PROBE_LABEL, RUN_LABEL, label_value
 from cluster.nodes import CLOSED_TAINT, Taint
 
 SCRIPT: Final = TEMPLATES / "probe.sh"
@@ -113,7 +113,7 @@ def _pod(
                 **MANAGED_BY,
                 PROBE_LABEL: kind,
                 NODE_LABEL: label_value(node),
-                "rackwright.io/run": run,
+                RUN_LABEL: run,
             },
         },
         "spec": {
