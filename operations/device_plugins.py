@@ -8,17 +8,21 @@ from typing import Any
 
 import gevent
 from gevent.lock import BoundedSemaphore
-from pyinfra import logger
 from pyinfra.api import FunctionCommand
 from pyinfra.api.host import Host
 from pyinfra.api.state import State
 
 from claims.resources import differences
-from cluster import Cluster, ClusterError, PodState
+from cluster import Cluster, ClusterError, NodeState, PodState
+from cluster.manifests import plugin_pods
 from nodespec import NodeSpec
+from operations.failure import calling, tell
 
 TIMEOUT_S = 420
 """For a plugin's image to be pulled, and its devices to be offered."""
+REPAIR_AFTER_S = 60
+"""How long running plugins may offer something else before they are restarted, once."""
+POLL_S = 2.0
 
 _applying = BoundedSemaphore()
 """Nodes arrive together; what they apply is one object."""
@@ -33,7 +37,7 @@ def apply(cluster: Cluster, manifests: Sequence[dict[str, Any]]) -> FunctionComm
                 if cluster.differs(manifest):
                     cluster.apply(manifest)
 
-    return FunctionCommand(function, (), {})
+    return calling(function)
 
 
 def replace(cluster: Cluster, pods: Sequence[PodState]) -> FunctionCommand:
@@ -43,27 +47,54 @@ def replace(cluster: Cluster, pods: Sequence[PodState]) -> FunctionCommand:
         for pod in pods:
             cluster.delete_pod(pod)
 
-    return FunctionCommand(function, (), {})
+    return calling(function)
+
+
+def lacking(
+    spec: NodeSpec, node: NodeState | None, pods: Sequence[PodState], names: Sequence[str]
+) -> list[str]:
+    """What is not as it should be with a node's plugins and what they offer, one clause each."""
+    if node is None:
+        return ["no Node object"]
+    clauses = differences(spec, node.allocatable)
+    for name in names:
+        mine = plugin_pods(list(pods), name)
+        if not mine:
+            clauses.append(f"no pod of {name}")
+        elif len(mine) > 1:
+            # The one that ends takes the socket of the one that starts with it.
+            # Source: github.com/Mellanox/k8s-rdma-shared-dev-plugin issue 319
+            clauses.append(f"{len(mine)} pods of {name}")
+        elif not mine[0].ready or mine[0].deleting:
+            # What it has offered before stays in the Node's list for a while.
+            clauses.append(f"{mine[0].name} {'ending' if mine[0].deleting else 'not ready'}")
+    return clauses
 
 
 def wait_offered(spec: NodeSpec, cluster: Cluster, names: Sequence[str]) -> FunctionCommand:
     """
     Wait until the node offers exactly what it has; fail it with the plugins' own reasons.
 
+    Plugins that run and offer something else are restarted once: they look at the devices and at
+    the kubelet when they start, and some never again.
+
     + names: of the plugins that must run here
     """
-    return FunctionCommand(_wait_offered, (spec, cluster, tuple(names)), {})
+    return calling(_wait_offered, spec, cluster, tuple(names))
 
 
 def _wait_offered(
     state: State, host: Host, spec: NodeSpec, cluster: Cluster, names: tuple[str, ...]
 ) -> bool:
-    deadline = time.monotonic() + TIMEOUT_S
+    started = time.monotonic()
+    running_since = started
+    restarted = False
     said = ""
     while True:
+        pods: list[PodState] = []
         try:
-            node = cluster.node(spec.kube_node_name)
-            left = differences(spec, node.allocatable) if node else ["no Node object"]
+            pods = cluster.pods_on(spec.kube_node_name)
+            left = lacking(spec, cluster.node(spec.kube_node_name), pods, names)
             if not left:
                 return True
             now = "; ".join(left)
@@ -72,22 +103,28 @@ def _wait_offered(
         if now != said:
             host.log(f"waiting for the device plugins: {now}")
             said = now
-        if time.monotonic() > deadline:
+        mine = [pod for name in names for pod in plugin_pods(pods, name)]
+        moment = time.monotonic()
+        if len(mine) != len(names) or not all(pod.ready and not pod.deleting for pod in mine):
+            running_since = moment
+        if not restarted and moment - running_since > REPAIR_AFTER_S:
+            host.log("restarting the device plugins of this node: they offer something else")
+            restarted = True
+            for pod in mine:
+                cluster.delete_pod(pod)
+        if moment - started > TIMEOUT_S:
             break
-        gevent.sleep(2)
-    host.log_styled(
+        gevent.sleep(POLL_S)
+    tell(
+        host,
         f"device plugins: want what the hardware has within {TIMEOUT_S} s, have {said}; "
         + "; ".join(reasons(spec, cluster, names)),
-        fg="red",
-        log_func=logger.error,
     )
     return False
 
 
 def reasons(spec: NodeSpec, cluster: Cluster, names: tuple[str, ...]) -> list[str]:
     """What the plugins' pods on the node say of themselves."""
-    from cluster.manifests import plugin_pods
-
     try:
         pods = cluster.pods_on(spec.kube_node_name)
     except ClusterError as error:
@@ -100,4 +137,4 @@ def reasons(spec: NodeSpec, cluster: Cluster, names: tuple[str, ...]) -> list[st
         for pod in mine:
             if pod.waiting_reason or not pod.ready:
                 found.append(f"{pod.name}: {pod.waiting_reason or pod.phase}, read its log")
-    return found or ["read the plugins' logs"]
+    return found or ["the plugins run: read their logs"]

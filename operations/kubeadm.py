@@ -7,27 +7,29 @@ from collections.abc import Sequence
 
 import gevent
 import yaml
-from pyinfra import logger
 from pyinfra.api import FunctionCommand, StringCommand
 from pyinfra.api.host import Host
 from pyinfra.api.state import State
 
 from cluster import CLOSED_TAINT, Cluster, ClusterError, NodeState, Taint
+from facts.kubernetes import BOOTSTRAP_CONF, KUBELET_CONF
 from nodespec import NodeSpec
 from operations import lock
+from operations.failure import calling, tell
 from operations.files import put
 
 JOIN_FILE = "/etc/kubernetes/rackwright-join.yaml"
 CRI_SOCKET = "unix:///run/containerd/containerd.sock"
+
 READY_TIMEOUT_S = 420
 REPAIR_AFTER_S = 90
+GONE_TIMEOUT_S = 120
+"""For a Node object to be given up: the control plane waits 50 s for a kubelet's word."""
+POLL_S = 2.0
 
-
-def parse_taint(text: str) -> Taint:
-    """``key[=value]:Effect``, as in the inventory."""
-    pair, _, effect = text.rpartition(":")
-    key, _, value = pair.partition("=")
-    return Taint(key, value, effect)
+# A run that died may have left its kubeadm running on the host: never two at once.
+# Source: its own limits, TLSBootstrap and Discovery, are 5 minutes each (kubeadm v1beta4).
+ALONE = "exec 8>/run/rackwright-kubeadm.lock && flock -w 660 8"
 
 
 def join_configuration(spec: NodeSpec, token: str, ca_hash: str) -> str:
@@ -37,7 +39,7 @@ def join_configuration(spec: NodeSpec, token: str, ca_hash: str) -> str:
     Source: Kubernetes documentation, "kubeadm Configuration (v1beta4)" (read 2026-11-30);
     v1beta3 was removed in 1.37.
     """
-    taints = [CLOSED_TAINT, *map(parse_taint, spec.kube_taints)]
+    taints = [CLOSED_TAINT, *map(Taint.parse, spec.kube_taints)]
     arguments = [{"name": "node-ip", "value": spec.kube_node_ip}] if spec.kube_node_ip else []
     config = {
         "apiVersion": "kubeadm.k8s.io/v1beta4",
@@ -63,86 +65,153 @@ def join_configuration(spec: NodeSpec, token: str, ca_hash: str) -> str:
 
 def join(spec: NodeSpec, cluster: Cluster) -> FunctionCommand:
     """
-    Join the host to the cluster with a token of its own that is deleted afterwards, however it went.
+    Join the host to the cluster with a token of its own, deleted afterwards however it went.
 
     A Node object that is already there is closed before the kubelet starts.
     """
-    return FunctionCommand(_join, (spec, cluster), {})
+    return calling(_join, spec, cluster)
 
 
 def _join(state: State, host: Host, spec: NodeSpec, cluster: Cluster) -> bool:
     arguments = lock.connector_arguments(host)
     name = spec.kube_node_name
     ca_hash = cluster.ca_hash()
+    if not _given_up(host, cluster, name):
+        return False
     if cluster.node(name) is not None:
+        # Its kubelet adds no taints to an object that is there already.
         cluster.taint(name, CLOSED_TAINT)
     with cluster.join_token(name) as token:
-        configuration = join_configuration(spec, token.token, ca_hash)
-        wrote = put(JOIN_FILE, configuration, "0600")
-        ok, _ = host.run_shell_command(wrote, **{**arguments, **wrote.connector_arguments})
+        wrote = put(JOIN_FILE, join_configuration(spec, token.token, ca_hash), "0600")
+        ok, output = host.run_shell_command(wrote, **{**arguments, **wrote.connector_arguments})
         if ok:
             ok, output = host.run_shell_command(
                 StringCommand(
-                    f"kubeadm join --config {JOIN_FILE} 2>&1; rc=$?; rm -f {JOIN_FILE}; exit $rc"
+                    f"{ALONE} && kubeadm join --config {JOIN_FILE} 2>&1; rc=$?; "
+                    f"rm -f {JOIN_FILE}; exit $rc"
                 ),
                 **arguments,
             )
-            if not ok:
-                host.log_styled(
-                    f"kubernetes: want the host joined, have: {join_problem(output.stdout_lines)}",
-                    fg="red",
-                    log_func=logger.error,
-                )
+        if not ok:
+            said = join_problem(output.stdout_lines).replace(token.token, "<token>")
+            said = said.replace(token.token.partition(".")[2], "<token>")
+            tell(host, f"kubernetes: want the host joined, have: {said}; mend that, then run again")
     return bool(ok)
+
+
+def _given_up(host: Host, cluster: Cluster, name: str) -> bool:
+    """
+    Wait until no kubelet vouches for the Node object of this name any more.
+
+    kubeadm refuses the name of a Ready node, and for a while that is this very host, before it
+    was reset. Whether it is another machine was asked by preflight.
+    """
+    started, told = time.monotonic(), False
+    while (node := cluster.node(name)) is not None and node.ready:
+        if time.monotonic() - started > GONE_TIMEOUT_S:
+            tell(
+                host,
+                f"kubernetes: want Node {name} given up before this host joins under its name, "
+                f"have it Ready after {GONE_TIMEOUT_S} s; find the kubelet that reports as {name}, "
+                "or give this host another kube_node_name",
+            )
+            return False
+        if not told:
+            host.log(f"waiting for Node {name} of an earlier life to be given up")
+            told = True
+        gevent.sleep(POLL_S)
+    return True
 
 
 def join_problem(lines: Sequence[str]) -> str:
     """The lines of kubeadm's output that say why: its preflight errors, or the last ones."""
     errors = [line.strip() for line in lines if "[ERROR " in line or line.startswith("error")]
-    return "; ".join(errors[:5] or [line.strip() for line in lines[-3:]])
+    return "; ".join(errors[:5] or [line.strip() for line in lines[-3:]]) or "no word of kubeadm"
 
 
 def reset() -> StringCommand:
-    """Undo half a join. Only for a host that has no credentials of its own yet."""
-    return StringCommand(f"kubeadm reset -f --cri-socket {CRI_SOCKET} && rm -f {JOIN_FILE}")
+    """
+    Undo half a join. Only for a host that has no credentials of its own yet, and no control plane.
+
+    A join that a dead run left behind is waited for: it may end well.
+    """
+    return StringCommand(
+        f"{ALONE} && {{ [ -e {KUBELET_CONF} ] || {{ "
+        "if ls -A /etc/kubernetes/manifests /var/lib/etcd 2>/dev/null | grep -q '[^:]$'; "
+        "then echo 'kubernetes: want a worker to undo the join of, have the files of a control "
+        "plane; look at /etc/kubernetes/manifests and /var/lib/etcd' >&2; exit 1; fi; "
+        f"kubeadm reset -f --cri-socket {CRI_SOCKET} && rm -f {JOIN_FILE}; }}; }}"
+    )
 
 
-def wait_ready(spec: NodeSpec, cluster: Cluster) -> FunctionCommand:
+def forget_credentials() -> StringCommand:
+    """Remove what a join that was cut off left of its token."""
+    return StringCommand("rm", "-f", JOIN_FILE, BOOTSTRAP_CONF)
+
+
+def lacks(spec: NodeSpec, node: NodeState | None, boot_id: str = "") -> str:
+    """What a node lacks to be a Ready one of this boot; empty if nothing."""
+    if node is None:
+        return "no Node object"
+    if not node.ready:
+        return f"{node.ready_reason}: {node.ready_message}"
+    if boot_id and node.boot_id and node.boot_id != boot_id:
+        return "Ready, but not heard of since the host has booted"
+    return ""
+
+
+def outdated(spec: NodeSpec, node: NodeState) -> str:
+    """The version of the kubelet that runs, if it is not the one that is asked for."""
+    version = node.kubelet_version.removeprefix("v")
+    return "" if version == spec.kube_version else version or "unknown"
+
+
+def wait_ready(
+    spec: NodeSpec, cluster: Cluster, *, boot_id: str = "", restart: bool = False
+) -> FunctionCommand:
     """
     Wait until the node is Ready; restart the kubelet once if it does not get there by itself.
 
     On a slow host the first start can end in ``failed to initialize CSINode`` and stay
     NotReady until the kubelet is restarted.
+
+    + boot_id: of the host as it runs now, if a word from before does not count
+    + restart: begin with that: a kubelet makes its Node object and reads its version only at start
     """
-    return FunctionCommand(_wait_ready, (spec, cluster), {})
+    return calling(_wait_ready, spec, cluster, boot_id, restart)
 
 
-def _wait_ready(state: State, host: Host, spec: NodeSpec, cluster: Cluster) -> bool:
+def _wait_ready(
+    state: State, host: Host, spec: NodeSpec, cluster: Cluster, boot_id: str, restart: bool
+) -> bool:
     arguments = lock.connector_arguments(host)
+    cluster.sweep_tokens(spec.kube_node_name)  # of a run that died with the join
     started = time.monotonic()
-    repaired = False
     said = ""
-    node: NodeState | None = None
+    restarted = False
     while (waited := time.monotonic() - started) < READY_TIMEOUT_S:
         try:
             node = cluster.node(spec.kube_node_name)
+            now = lacks(spec, node, boot_id)
+            # What an old kubelet said last still stands a moment after its restart.
+            if not now and restart and node is not None and (old := outdated(spec, node)):
+                now = f"Ready with kubelet {old}"
         except ClusterError as error:
-            said = str(error)
-        else:
-            if node is not None and node.ready:
-                return True
-            now = "no Node object" if node is None else f"{node.ready_reason}: {node.ready_message}"
-            if now != said:
-                host.log(f"waiting for Ready: {now}")
-                said = now
-            # A missing CNI is nothing that a restart of the kubelet brings.
-            if waited > REPAIR_AFTER_S and not repaired and not missing_cni(now):
-                host.log("restarting the kubelet: it is not Ready by itself")
-                host.run_shell_command(
-                    StringCommand("systemctl restart kubelet.service"), **arguments
-                )
-                repaired = True
-        gevent.sleep(2)
+            now = str(error)
+        if not now:
+            return True
+        if now != said:
+            host.log(f"waiting for Ready: {now}")
+            said = now
+        # A missing CNI is nothing that a restart of the kubelet brings.
+        if not restarted and (restart or (waited > REPAIR_AFTER_S and not missing_cni(now))):
+            host.log(f"restarting the kubelet: {now}")
+            host.run_shell_command(
+                StringCommand("systemctl daemon-reload && systemctl restart kubelet.service"),
+                **arguments,
+            )
+            restarted = True
+        gevent.sleep(POLL_S)
     _, output = host.run_shell_command(
         StringCommand("journalctl -u kubelet -p err -n 3 --no-pager -o cat"), **arguments
     )
@@ -152,13 +221,12 @@ def _wait_ready(state: State, host: Host, spec: NodeSpec, cluster: Cluster) -> b
         if missing_cni(said)
         else f"the kubelet's last errors: {'; '.join(output.stdout_lines) or 'none'}"
     )
-    host.log_styled(
-        f"kubernetes: want the node Ready within {READY_TIMEOUT_S} s, have {said}; {hint}",
-        fg="red",
-        log_func=logger.error,
-    )
+    tell(host, f"kubernetes: want the node Ready within {READY_TIMEOUT_S} s, have {said}; {hint}")
     return False
 
 
 def missing_cni(message: str) -> bool:
-    return "cni plugin not initialized" in message or "cni config uninitialized" in message
+    """Whether the kubelet waits for the network and for nothing else that it names."""
+    return (
+        "cni plugin not initialized" in message or "cni config uninitialized" in message
+    ) and "CSINode" not in message

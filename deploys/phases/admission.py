@@ -1,4 +1,4 @@
-"""Admission: a node that has passed every claim is opened; any other is closed, with the reason on it."""
+"""Admission: a node that has passed every claim is open; any other is closed, and says why."""
 
 from __future__ import annotations
 
@@ -33,8 +33,6 @@ def plan(spec: NodeSpec, have: Have) -> Iterator[Step | Refusal]:
         )  # fmt: skip
         return
     findings = check(have.readings, there, spec)
-    validated = there.conditions.get(VALIDATED_CONDITION)
-    is_open = validated is not None and validated.status == "True" and not there.closed
     if findings:
         yield Step(
             "close the node" if not there.closed else "keep the node closed",
@@ -42,7 +40,8 @@ def plan(spec: NodeSpec, have: Have) -> Iterator[Step | Refusal]:
             lambda: iter([operations.keep_closed(have, [str(finding) for finding in findings])]),
             remedy="mend that, then run again",
         )  # fmt: skip
-    elif not is_open:
+    elif not operations.is_open(there):
+        validated = there.conditions.get(VALIDATED_CONDITION)
         yield Step(
             "validate the node and open it", "open",
             f"closed by {CLOSED_TAINT}" if there.closed

@@ -9,7 +9,6 @@ from typing import Any
 
 from pyinfra.api import deploy
 
-from claims.resources import differences
 from cluster import PodState
 from cluster.manifests import (
     CONFIG_DIR,
@@ -105,7 +104,7 @@ def plan(spec: NodeSpec, have: Have) -> Iterator[Step | Refusal]:
             disrupts=False,
         )  # fmt: skip
         return
-    left = differences(spec, have.node.allocatable)
+    left = operations.lacking(spec, have.node, have.pods, list(plugins))
     if left:
         yield Step(
             "wait for the device plugins", "what the hardware has", "; ".join(left),
@@ -120,8 +119,8 @@ def older(pod: PodState, plugins: dict[str, str], have: Have) -> bool:
     file = have[Files].get(path) if path else None
     if file is None or not pod.started_at:
         return False
-    # Both are the host's own clock.
-    return datetime.fromisoformat(pod.started_at).timestamp() < file.changed_at_s
+    # Both are the host's own clock, in whole seconds: in the same one, it may have come first.
+    return datetime.fromisoformat(pod.started_at).timestamp() <= file.changed_at_s
 
 
 def rdma_file(spec: NodeSpec, have: Have) -> Iterator[Step | Refusal]:

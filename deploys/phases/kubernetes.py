@@ -5,18 +5,20 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 
-from pyinfra.api import FunctionCommand, StringCommand, deploy
+from pyinfra.api import StringCommand, deploy
 from pyinfra.api.host import Host
 from pyinfra.api.state import State
 
-from cluster import NodeState
+from cluster import NodeState, Taint
 from cluster.manifests import NVIDIA_NODE_LABEL, RDMA_NODE_LABEL
 from deploys.phases import preflight
 from facts.files import Files
 from facts.kubernetes import Kubelet
+from facts.os import Machine
 from facts.packages import Packages
 from nodespec import NodeSpec
 from operations import kubeadm, node, packages, repositories
+from operations.failure import calling
 from operations.have import Have
 from operations.step import Commands, Refusal, Step
 
@@ -91,47 +93,60 @@ def plan(spec: NodeSpec, have: Have) -> Iterator[Step | Refusal]:
 
 def joined(spec: NodeSpec, have: Have) -> Iterator[Step | Refusal]:
     """What a host that has joined may still lack."""
-    if have[Files][kubeadm.JOIN_FILE] is not None:
+    kubelet, there, boot_id = have[Kubelet], have.node, have[Machine].boot_id
+    if have[Files][kubeadm.JOIN_FILE] is not None or kubelet.bootstrapping:
+        yield Step(
+            "remove what the join has left", "no file with a token", "one",
+            lambda: iter([kubeadm.forget_credentials()]),
+        )  # fmt: skip
 
-        def remove() -> Commands:
-            yield StringCommand("rm", "-f", kubeadm.JOIN_FILE)
-
-        yield Step("remove the used join file", "no such file", "one with a token", remove)
-
-    kubelet, there = have[Kubelet], have.node
-    if there is None or not there.ready or not kubelet.active or not kubelet.enabled:
+    stopped = not kubelet.active or not kubelet.enabled
+    if there is None or stopped or (now := kubeadm.lacks(spec, there, boot_id)):
+        # Just joined, it is about to make its Node object; one that ran before never does again.
+        deleted = there is None and kubelet.active and not have.changed
 
         def ready() -> Commands:
             yield StringCommand("systemctl enable --now kubelet.service")
-            yield kubeadm.wait_ready(spec, have.cluster)
+            yield kubeadm.wait_ready(spec, have.cluster, boot_id=boot_id, restart=deleted)
 
         yield Step(
             "wait for the node to be Ready", "Ready",
             "no Node object" if there is None
-            else f"{there.ready_reason}: {there.ready_message}" if not there.ready
-            else "Ready, with a kubelet that is stopped or not enabled",
+            else "a kubelet that is stopped or not enabled" if stopped else now,
             ready,
         )  # fmt: skip
         return
+    if old := kubeadm.outdated(spec, there):
+        yield Step(
+            "restart the kubelet into its version", f"kubelet {spec.kube_version} running", old,
+            lambda: iter([kubeadm.wait_ready(spec, have.cluster, restart=True)]),
+            # Pods stay; but device plugins register anew, and for that while offer nothing.
+            disrupts=True, remedy="read `journalctl -u kubelet`",
+        )  # fmt: skip
     yield from as_asked(spec, have, there)
 
 
 def as_asked(spec: NodeSpec, have: Have, there: NodeState) -> Iterator[Step]:
     """Labels and taints of the Node object."""
-    wanted = labels(spec)
-    missing = {key: value for key, value in wanted.items() if there.labels.get(key) != value}
-    if missing:
+    wanted: dict[str, str | None] = {
+        # Those of ours that place a plugin where its devices are no longer declared.
+        **{key: None for key in (NVIDIA_NODE_LABEL, RDMA_NODE_LABEL) if key in there.labels},
+        **labels(spec),
+    }
+    differing = {key: value for key, value in wanted.items() if there.labels.get(key) != value}
+    if differing:
 
         def label(state: State, host: Host) -> None:
-            have.cluster.label(spec.kube_node_name, missing)
+            have.cluster.label(spec.kube_node_name, differing)
 
         yield Step(
-            "label the node", ", ".join(sorted(missing)), "another value or none",
-            lambda: iter([FunctionCommand(label, (), {})]),
+            "label the node",
+            ", ".join(shown(key, value) for key, value in differing.items()),
+            ", ".join(shown(key, there.labels.get(key)) for key in differing),
+            lambda: iter([calling(label)]),
         )  # fmt: skip
-    lacking = [
-        taint for taint in map(kubeadm.parse_taint, spec.kube_taints) if taint not in there.taints
-    ]
+    # Only what is asked for is put there; taints of others are theirs, and stay.
+    lacking = [taint for taint in map(Taint.parse, spec.kube_taints) if taint not in there.taints]
     if lacking:
 
         def taint(state: State, host: Host) -> None:
@@ -139,9 +154,15 @@ def as_asked(spec: NodeSpec, have: Have, there: NodeState) -> Iterator[Step]:
                 have.cluster.taint(spec.kube_node_name, entry)
 
         yield Step(
-            "taint the node as asked", ", ".join(map(str, lacking)), "no such taint",
-            lambda: iter([FunctionCommand(taint, (), {})]),
+            "taint the node as asked", ", ".join(map(str, lacking)),
+            ", ".join(map(str, there.taints)) or "none",
+            lambda: iter([calling(taint)]),
+            disrupts=any(entry.effect == "NoExecute" for entry in lacking),  # it evicts
         )  # fmt: skip
+
+
+def shown(key: str, value: str | None) -> str:
+    return f"no {key}" if value is None else f"{key}={value}"
 
 
 @deploy("Kubernetes")
