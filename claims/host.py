@@ -135,11 +135,7 @@ def runtime(have: Readings, node: NodeState | None, spec: NodeSpec) -> Iterator[
             "containerd", "nvidia as the default runtime", config.default_runtime or "none",
             "run the main job, and find out what has written to /etc/containerd",
         )  # fmt: skip
-    if (
-        service.started_at_s is None
-        or service.configured_at_s is None
-        or service.started_at_s < service.configured_at_s
-    ):
+    if service.stale:
         yield Finding(
             "containerd", "a daemon newer than its configuration", "an older one",
             "run the main job",

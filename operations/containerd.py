@@ -46,7 +46,7 @@ def root_config(text: str | None) -> str:
     version = config.get("version")
     if version is None and config.get("plugins"):
         raise Unmergeable("it has plugin tables but no version (the form of containerd 1.0 to 1.2)")
-    if version is not None and version < OLDEST_VERSION:
+    if version is not None and (not isinstance(version, int) or version < OLDEST_VERSION):
         raise Unmergeable(f"it is of version {version}")
     config["version"] = version or OLDEST_VERSION
     imports = list(config.get("imports", []))
@@ -73,7 +73,7 @@ def version_of(text: str) -> int:
 
 def drop_in(version: int, pause_image: str) -> str:
     """
-    Our drop-in: runc and nvidia with systemd cgroups, nvidia the default, pause image, mirrors, CDI.
+    Our drop-in: runc and nvidia with systemd cgroups, nvidia as the default, mirrors, CDI.
 
     + version: the main file's; containerd refuses to start on a drop-in of a higher one
     """
@@ -129,7 +129,11 @@ def unit_drop_in(proxy: Mapping[str, str]) -> str:
     + proxy: environment variables, may be empty
     """
     lines = ["[Service]", "LimitMEMLOCK=infinity", "LimitNOFILE=1048576"]
-    lines += [f'Environment="{name}={value}"' for name, value in sorted(proxy.items())]
+    # A percent sign stands for a specifier; in a URL it is one of an escaped character.
+    # Source: systemd.unit(5), "Specifiers", systemd 252.
+    lines += [
+        f'Environment="{name}={value.replace("%", "%%")}"' for name, value in sorted(proxy.items())
+    ]
     return HEADER + "\n".join(lines) + "\n"
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import shlex
 import sys
 from collections.abc import Iterator
@@ -13,15 +14,18 @@ from pyinfra.api import StringCommand, deploy
 from deploys.phases import preflight
 from facts.containerd import CdiSpecification, Containerd, ContainerdService, ContainerdState
 from facts.files import Files
-from facts.mig import Gpus
+from facts.mig import Gpu, Gpus
+from facts.nvidia import NvidiaDriver
 from nodespec import NodeSpec
 from operations import containerd, node, packages, repositories
-from operations.files import put, written
+from operations.files import all_written, put, written
 from operations.have import Have
 from operations.step import Commands, Refusal, Step
 
 PROOF = "/var/lib/rackwright/container-runtime.json"
 """What the last container that ran through the nvidia runtime ran with."""
+
+SECRET = re.compile(r"auth|password|token|secret", re.IGNORECASE)
 
 
 def files(spec: NodeSpec) -> tuple[str, ...]:
@@ -52,20 +56,24 @@ def plan(spec: NodeSpec, have: Have) -> Iterator[Step | Refusal]:
     if install:
         yield install
 
-    files_to_write = list(configuration(spec, have))
-    yield from files_to_write
-    yield from running(spec, have)
-    if not files_to_write and have[Containerd].installed:
+    to_write = list(configuration(spec, have))
+    yield from to_write
+    yield from mirrored(spec, have)
+    yield from running(have, pending=any(isinstance(item, Step) for item in to_write))
+    if not to_write and have[Containerd].installed:
         yield from judged(spec, have[Containerd])
-    yield from cdi(have)
-    yield from proven(spec, have)
+    if spec.gpu_count:
+        yield from cdi(have)
+        yield from proven(spec, have)
 
 
 def configuration(spec: NodeSpec, have: Have) -> Iterator[Step | Refusal]:
-    """The files: ours whole, the main one merged."""
+    """What the daemon reads at its start: our files whole, the main one merged."""
     now = have[Files]
     main = now[containerd.CONFIG]
     try:
+        if main is not None and main.text is None:
+            raise containerd.Unmergeable("it is no text of a reasonable size")
         text = containerd.root_config(main.text if main else None)
     except containerd.Unmergeable as problem:
         yield Refusal(
@@ -73,87 +81,83 @@ def configuration(spec: NodeSpec, have: Have) -> Iterator[Step | Refusal]:
             f"run `containerd config migrate` and put the result in {containerd.CONFIG}",
         )  # fmt: skip
         return
-    wanted = [
-        ("let the drop-in directory count in containerd's configuration", containerd.CONFIG, text),
-        (
-            "make nvidia the default runtime",
-            containerd.DROP_IN,
-            containerd.drop_in(containerd.version_of(text), spec.pause_image),
+    # The file may be somebody else's, with credentials of registries in it: its mode stays, and
+    # what looks like a credential is not shown.
+    mode = main.mode if main else "0644"
+    secret = SECRET.search(text) is not None
+    proxy = containerd.proxy_environment(spec.http_proxy, spec.https_proxy, spec.no_proxy_all)
+    drop_in = containerd.drop_in(containerd.version_of(text), spec.pause_image)
+    for step in (
+        written(
+            "let the drop-in directory count in containerd's configuration",
+            containerd.CONFIG, text, now, mode, secret=secret,
         ),
-        (
-            "lift containerd's limits for RDMA",
-            containerd.UNIT_DROP_IN,
-            containerd.unit_drop_in(
-                containerd.proxy_environment(spec.http_proxy, spec.https_proxy, spec.no_proxy_all)
-            ),
+        written("make nvidia the default runtime", containerd.DROP_IN, drop_in, now),
+        written(
+            "lift containerd's limits for RDMA", containerd.UNIT_DROP_IN,
+            containerd.unit_drop_in(proxy), now, "0600" if proxy else "0644", secret=bool(proxy),
         ),
-    ]
-    for title, path, content in wanted:
-        if step := written(title, path, content, now):
+    ):  # fmt: skip
+        if step:
             yield step
+
+
+def mirrored(spec: NodeSpec, have: Have) -> Iterator[Step]:
+    """Where images come from: read anew at each pull, so that nothing has to be restarted."""
     mirrors = {
         containerd.hosts_path(registry): containerd.hosts_toml(registry, mirror)
         for registry, mirror in sorted(spec.registry_mirrors.items())
     }
-    stale = {
-        path: content
-        for path, content in mirrors.items()
-        if (step := written("", path, content, now)) is not None
-    }
-    if stale:
-
-        def apply() -> Commands:
-            for path, content in stale.items():
-                yield put(path, content)
-
-        yield Step(
-            "point containerd at the registry mirrors", f"{len(mirrors)} mirrors as declared",
-            f"{len(stale)} missing or different", apply,
-        )  # fmt: skip
+    if step := all_written("point containerd at the registry mirrors", mirrors, have[Files]):
+        yield step
 
 
-def running(spec: NodeSpec, have: Have) -> Iterator[Step | Refusal]:
-    """The daemon: what it would start with is right, and it has started since."""
+def running(have: Have, *, pending: bool) -> Iterator[Step]:
+    """
+    The daemon: what it would start with is right, and it has started since.
+
+    + pending: whether files that it reads at its start are still to be written
+    """
     effective, service = have[Containerd], have[ContainerdService]
     if not effective.installed:
         yield Step(
-            "start containerd",
-            "running",
-            "not installed",
-            lambda: iter(()),
+            "start containerd", "running", "not installed", lambda: iter(()),
             waits_for="the packages",
-        )
+        )  # fmt: skip
         return
+    waits_for = "its files" if pending else None
     if service.needs_reload or not service.memlock_unlimited:
 
         def reload() -> Commands:
             yield StringCommand("systemctl", "daemon-reload")
 
+        # It can take the GPUs from pods that got them past systemd (toolkit before 1.18).
+        # Source: NVIDIA/nvidia-container-toolkit issue 48.
         yield Step(
             "let systemd read containerd's unit", "the newest unit files read, memlock unlimited",
-            "older ones", reload,
+            "older ones" if service.needs_reload else "a limit on locked memory", reload,
+            disrupts=service.active, waits_for=waits_for,
+            remedy="look for another drop-in with LimitMEMLOCK: `systemctl cat containerd`",
         )  # fmt: skip
-    stale = (
-        service.started_at_s is None
-        or service.configured_at_s is None
-        or service.started_at_s < service.configured_at_s
-    )
-    if not service.active or stale:
+    if pending or service.stale or not service.active or not service.enabled:
 
         def restart() -> Commands:
             # The candidate is judged before the daemon that works is stopped.
-            yield StringCommand("containerd config dump >/dev/null")
             yield StringCommand(
-                "systemctl enable containerd.service && systemctl restart containerd.service"
+                "containerd config dump >/dev/null && systemctl enable containerd.service && "
+                "systemctl restart containerd.service"
             )
 
+        # Planned with the files that call for it: on a node in service neither is done.
         yield Step(
             "restart containerd" if service.active else "start containerd",
-            "a daemon newer than its configuration",
-            "one that is older" if service.active else "none running",
-            restart,
+            "a daemon newer than its configuration, and at boot",
+            "none running" if not service.active
+            else "one that is older" if service.stale or pending
+            else "one that does not start at boot",
+            restart, disrupts=service.active, waits_for=waits_for,
             remedy="read `journalctl -u containerd` and `containerd config dump`",
-        )
+        )  # fmt: skip
 
 
 def judged(spec: NodeSpec, effective: ContainerdState) -> Iterator[Refusal]:
@@ -196,23 +200,26 @@ def judged(spec: NodeSpec, effective: ContainerdState) -> Iterator[Refusal]:
 
 def cdi(have: Have) -> Iterator[Step]:
     """The CDI specification: of the driver that is loaded, with the devices that are there."""
-    gpus, spec = have[Gpus], have[CdiSpecification]
-    if not gpus.usable or spec is None:
+    gpus, now, driver = have[Gpus], have[CdiSpecification], have[NvidiaDriver]
+    if not gpus.usable or now is None:
         return  # the driver's phase says why
     wanted = {uuid for gpu in gpus.gpus for uuid in cdi_devices(gpu)}
-    if wanted and not wanted <= set(spec.devices):
+    others = sorted(set(now.driver_versions) - {driver.library})
+    if (wanted and not wanted <= set(now.devices)) or others:
 
         def refresh() -> Commands:
             yield StringCommand("systemctl restart nvidia-cdi-refresh.service")
 
         yield Step(
-            "write the CDI specification", f"{len(wanted)} devices",
-            f"{len(wanted & set(spec.devices))} of them", refresh,
+            "write the CDI specification", f"{len(wanted)} devices of driver {driver.library}",
+            f"{len(wanted & set(now.devices))} of them"
+            + (f", and libraries of {', '.join(others)}" if others else ""),
+            refresh, waits_for=None if have[Containerd].installed else "the packages",
             remedy="read `journalctl -u nvidia-cdi-refresh`",
         )  # fmt: skip
 
 
-def cdi_devices(gpu) -> set[str]:  # type: ignore[no-untyped-def]
+def cdi_devices(gpu: Gpu) -> set[str]:
     """Names that a specification has for a GPU: by UUID, its MIG devices if it is divided."""
     return {device.uuid for device in gpu.mig_devices} if gpu.mig_mode else {gpu.uuid}
 

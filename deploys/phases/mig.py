@@ -88,7 +88,8 @@ def plan(spec: NodeSpec, have: Have) -> Iterator[Step | Refusal]:
         if step := written(title, path, text, now, mode):
             yield step
 
-    if not have[MigService].enabled:
+    service = have[MigService]
+    if not service.enabled or service.needs_reload:
 
         def enable() -> Commands:
             yield StringCommand(
@@ -96,7 +97,8 @@ def plan(spec: NodeSpec, have: Have) -> Iterator[Step | Refusal]:
             )
 
         yield Step(
-            "enable the boot unit", "rackwright-mig.service enabled", "it disabled", enable,
+            "enable the boot unit", "rackwright-mig.service enabled, as its file says",
+            "it disabled" if not service.enabled else "an older unit in systemd's memory", enable,
             waits_for=None if now[UNIT] else "the unit file",
         )  # fmt: skip
 
@@ -146,7 +148,7 @@ def impossible(want: tuple[GpuLayout, ...], gpus: tuple[Gpu, ...]) -> Iterator[R
         if gpu is None:
             yield Refusal(
                 "mig", f"GPU {layout.index}", f"{len(gpus)} GPUs",
-                "correct gpu_count, or find out where the GPU is",
+                "correct gpu_count, or find out where the GPU is", unfit=True,
             )  # fmt: skip
             continue
         if not layout.enabled:

@@ -2,33 +2,46 @@
 
 from __future__ import annotations
 
+import re
 import sys
+import time
 from collections.abc import Callable, Iterator
 
-from operations.systems import SYSTEMS
 from packaging.version import Version
 from pyinfra.api import deploy
 
 from claims import hardware
 from cluster import ClusterError
+from facts.files import Files
+from facts.headers import KernelHeaders
 from facts.infiniband import Infiniband
-from facts.kubernetes import Kubelet
+from facts.kubernetes import CA, Kubelet
+from facts.mig import Gpus
 from facts.network import ApiServer
+from facts.nvidia import NvidiaDriver
 from facts.os import Clock, DiskFree, Kernels, Machine, OsRelease
 from facts.pci import PciDevices
+from facts.repositories import AptSources
 from facts.xid import Xids
 from nodespec import NodeSpec
-from operations import fleet, node
+from operations import fleet, node, repositories
 from operations.have import Have
 from operations.step import Refusal, Step
+from operations.systems import SYSTEMS, system
 
 ARCHITECTURE = "x86_64"
+BOOT_FREE_MIB = 256
+"""/boot holds kernels and initramfs; what is asked of it is room for one more."""
+
+
+def files(spec: NodeSpec) -> tuple[str, ...]:
+    return (CA,)
 
 
 def plan(spec: NodeSpec, have: Have) -> Iterator[Step | Refusal]:
     yield from unread(have)
     checks: tuple[Callable[[NodeSpec, Have], Iterator[Refusal]], ...] = (
-        system, expected_hardware, space_and_clock, kernel, identity, cluster,
+        supported, expected_hardware, space, clock, kernel, identity, cluster,
     )  # fmt: skip
     for check in checks:
         # A check whose reading is missing is told above, once.
@@ -37,13 +50,18 @@ def plan(spec: NodeSpec, have: Have) -> Iterator[Step | Refusal]:
 
 
 NEEDS: dict[str, set[type]] = {
-    "system": {OsRelease, Machine},
+    "supported": {OsRelease, Machine},
     "expected_hardware": {PciDevices, Xids, Infiniband},
-    "space_and_clock": {DiskFree, Clock},
-    "kernel": {Kernels, Machine},
+    "space": {DiskFree},
+    "clock": {Clock},
+    "kernel": {Kernels, KernelHeaders, Machine, OsRelease, AptSources},
     "identity": {Machine},
-    "cluster": {ApiServer, Kubelet, Machine},
+    "cluster": {ApiServer, Kubelet, Machine, Files},
 }
+
+OF_THE_HARDWARE = {fact.__name__ for fact in (PciDevices, Xids, Infiniband, NvidiaDriver, Gpus)}
+"""Readings that hang when the hardware does: users must not be on such a node. That of another
+stops the run, and is no reason to close a node that serves."""
 
 
 def need(check: Callable[..., object]) -> set[str]:
@@ -55,11 +73,12 @@ def unread(have: Have) -> Iterator[Refusal]:
     for name, reason in sorted(have.readings.unread.items()):
         yield Refusal(
             f"reading {name}", "it made", f"unknown ({reason})",
-            "look at the host: what the reading asks should answer at once", unfit=True,
+            "look at the host: what the reading asks should answer at once",
+            unfit=name in OF_THE_HARDWARE,
         )  # fmt: skip
 
 
-def system(spec: NodeSpec, have: Have) -> Iterator[Refusal]:
+def supported(spec: NodeSpec, have: Have) -> Iterator[Refusal]:
     os, machine = have[OsRelease], have[Machine]
     if (os.id, os.version) not in SYSTEMS:
         known = ", ".join(f"{name} {version}" for name, version in SYSTEMS)
@@ -68,6 +87,12 @@ def system(spec: NodeSpec, have: Have) -> Iterator[Refusal]:
         )
     if machine.architecture != ARCHITECTURE:
         yield Refusal("system", ARCHITECTURE, machine.architecture, "leave the host out")
+    # Source: kubernetes/kubelet config/v1beta1/types.go at 63b3249, failCgroupV1: true since 1.35.
+    if not machine.cgroup_v2 and Version(spec.kube_version) >= Version("1.35"):
+        yield Refusal(
+            "system", f"cgroup v2 for Kubernetes {spec.kube_version}", "cgroup v1",
+            "boot with systemd.unified_cgroup_hierarchy=1",
+        )  # fmt: skip
 
 
 def expected_hardware(spec: NodeSpec, have: Have) -> Iterator[Refusal]:
@@ -86,20 +111,30 @@ def expected_hardware(spec: NodeSpec, have: Have) -> Iterator[Refusal]:
         )  # fmt: skip
 
 
-def space_and_clock(spec: NodeSpec, have: Have) -> Iterator[Refusal]:
+def space(spec: NodeSpec, have: Have) -> Iterator[Refusal]:
     for folder, mib in sorted(have[DiskFree].items()):
-        # /boot holds kernels and initramfs; what is asked of it is room for one more.
-        need_mib = 256 if folder == "/boot" else spec.disk_free_min_gib * 1024
+        need_mib = BOOT_FREE_MIB if folder == "/boot" else spec.disk_free_min_gib * 1024
         if mib < need_mib:
             yield Refusal(
                 "disk", f"{need_mib} MiB free on {folder}", f"{mib} MiB",
-                "make room, or set disk_free_min_gib",
+                "make room" if folder == "/boot" else "make room, or set disk_free_min_gib",
             )  # fmt: skip
-    offset_s = have[Clock].offset_s
+
+
+def clock(spec: NodeSpec, have: Have) -> Iterator[Refusal]:
+    """By the API server's clock, since that one judges certificates and tokens; else by ours."""
+    offset_s, whose = have[Clock].offset_s, "this machine's"
+    try:
+        # Its Date header has whole seconds.
+        offset_s += time.time() - (have.cluster.server_time().timestamp() + 0.5)
+        whose = "the API server's"
+    except ClusterError:
+        pass  # told by the check of the cluster
     if abs(offset_s) > spec.clock_tolerance_s:
         yield Refusal(
-            "clock", f"within {spec.clock_tolerance_s} s of this machine's",
-            f"{offset_s:+.0f} s", "set the host's clock and see that it is kept: chrony or timesyncd",
+            "clock", f"within {spec.clock_tolerance_s} s of {whose}",
+            f"{offset_s:+.0f} s",
+            "set the host's clock and see that it is kept: chrony or timesyncd",
         )  # fmt: skip
 
 
@@ -111,6 +146,22 @@ def kernel(spec: NodeSpec, have: Have) -> Iterator[Refusal]:
             "turn it off in the firmware, or enrol a key with `mokutil --import` and confirm it on "
             "the console; signed modules are not supported yet",
         )  # fmt: skip
+    on_host, headers = system(have[OsRelease]), have[KernelHeaders]
+    if not spec.gpu_count or on_host is None or headers.offered is None:
+        return
+    if spec.debian_repository_url and not any(
+        source.path == repositories.sources_path("debian") for source in have[AptSources]
+    ):
+        return  # the repository that is to have them is not known to apt yet
+    for version in have[Kernels].relevant:
+        package = on_host.headers.format(kernel=version)
+        if version in headers.missing and package not in headers.offered:
+            yield Refusal(
+                "kernel", f"headers of {version}",
+                f"none on the host, and no {package} in apt's indexes",
+                "install a kernel whose headers apt has, and boot it; or let apt know a repository "
+                "that still has them",
+            )  # fmt: skip
 
 
 def identity(spec: NodeSpec, have: Have) -> Iterator[Refusal]:
@@ -129,7 +180,8 @@ def identity(spec: NodeSpec, have: Have) -> Iterator[Refusal]:
         if other := fleet.claim_identity(title, value, spec.kube_node_name):
             yield Refusal(
                 "identity", f"a {title} of its own", f"the same as {other}",
-                "these are clones: give each a new one (rm /etc/machine-id; systemd-machine-id-setup)"
+                "these are clones: on each run `rm -f /etc/machine-id /var/lib/dbus/machine-id; "
+                "systemd-machine-id-setup`, then reboot it"
                 if title == "machine-id" else "correct it in the firmware",
             )  # fmt: skip
 
@@ -147,10 +199,9 @@ def cluster(spec: NodeSpec, have: Have) -> Iterator[Refusal]:
             "kubernetes api", f"{spec.kube_api_server} to prove itself by the pinned CA",
             api.problem or "no proof", "look at kube_api_server, and at the CA in kube_kubeconfig",
         )  # fmt: skip
-    wanted = f"https://{spec.kube_api_server}"
-    if kubelet.api_server is not None and kubelet.api_server != wanted:
+    if kubelet.api_server is not None and (other := other_cluster(spec, have, kubelet.api_server)):
         yield Refusal(
-            "kubernetes", f"a host of {wanted}", f"one of {kubelet.api_server}",
+            "kubernetes", f"a host of https://{spec.kube_api_server}, or of no cluster", other,
             "remove it from that cluster first: kubeadm reset",
         )  # fmt: skip
     try:
@@ -161,8 +212,31 @@ def cluster(spec: NodeSpec, have: Have) -> Iterator[Refusal]:
         )
 
 
+def other_cluster(spec: NodeSpec, have: Have, api_server: str) -> str | None:
+    """
+    The cluster that the host has joined, if it is another one.
+
+    A cluster is known by its CA: it may have several addresses, and kubeadm takes the one that
+    cluster-info names; at the same address there may be a new cluster.
+    """
+    file = have[Files][CA]
+    theirs = authorities(file.text or "") if file else set()
+    if not theirs:
+        return None if api_server == f"https://{spec.kube_api_server}" else f"one of {api_server}"
+    if theirs & authorities(have.cluster.ca_pem.decode()):
+        return None
+    return f"one of {api_server} with another certificate authority"
+
+
+def authorities(pem: str) -> set[str]:
+    """Certificates in PEM, without what editors and tools do to white space."""
+    found = re.findall(r"-----BEGIN CERTIFICATE-----(.*?)-----END CERTIFICATE-----", pem, re.DOTALL)
+    return {"".join(body.split()) for body in found}
+
+
 def fits(spec: NodeSpec, have: Have, joined: bool) -> Iterator[Refusal]:
-    server = Version(have.cluster.server_version())
+    # Some builds add what is no version of Python's kind: 1.36.3-vendor.1
+    server = Version(re.split(r"[-+]", have.cluster.server_version())[0])
     want = Version(spec.kube_version)
     if want > server or (want.major, want.minor) != (server.major, server.minor):
         yield Refusal(
@@ -189,7 +263,10 @@ def fits(spec: NodeSpec, have: Have, joined: bool) -> Iterator[Refusal]:
             f"another Ready machine of that name (machine-id {there.machine_id})",
             "give one of them another kube_node_name",
         )  # fmt: skip
-    if not joined and (rights := have.cluster.missing_rights(spec.kube_namespace)):
+    # Some twenty questions to the API: once, before the first change.
+    if not (joined or have.changed) and (
+        rights := have.cluster.missing_rights(spec.kube_namespace)
+    ):
         yield Refusal(
             "kubernetes", "the rights of docs/rbac.yaml", f"no right to {', '.join(rights)}",
             "apply docs/rbac.yaml, see docs/cluster-access.md",
