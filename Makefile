@@ -28,7 +28,10 @@ test-lab-all: .venv/.synced
 	$(RUN) pytest -s -v -m guest tests/guest --lab-all
 
 demo: .venv/.synced
-	$(RUN) python -m lab demo
+	$(RUN) python -m lab up --install
+	$(RUN) pyinfra -y inventories/lab.py deploys/gpu_node.py
+	$(RUN) pytest -q tests/validation --inventory inventories/lab.py --junitxml=runs/validation.xml
+	$(RUN) python -m lab nodes
 
 lint: .venv/.synced
 	$(RUN) ruff format --check .

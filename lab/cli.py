@@ -14,6 +14,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from lab import description, host, mirror, network, node_objects, services
+from lab import nodes as cluster_nodes
 from lab.description import Description
 from lab.errors import LabError
 from lab.guest import accelerator, faults, identity, image, machines, ssh
@@ -55,6 +56,9 @@ def parser() -> argparse.ArgumentParser:
     status = commands.add_parser("status", help="what runs")
     status.add_argument("--json", action="store_true", help="for programs")
     status.set_defaults(run=run_status)
+
+    nodes = commands.add_parser("nodes", help="the cluster's nodes, and what to try next")
+    nodes.set_defaults(run=run_nodes)
 
     shell = commands.add_parser("ssh", help="a shell, or one command, in a guest")
     shell.add_argument("node")
@@ -151,6 +155,11 @@ def told(value: object) -> str:
     if value is None:
         return "unknown"
     return {True: "yes", False: "no"}[value] if isinstance(value, bool) else str(value)
+
+
+def run_nodes(arguments: argparse.Namespace, lab: Description, console: Console) -> int:
+    cluster_nodes.show(Console())
+    return 0
 
 
 def run_ssh(arguments: argparse.Namespace, lab: Description, console: Console) -> int:

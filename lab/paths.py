@@ -31,3 +31,5 @@ KNOWN_HOSTS = STATE / "ssh/known_hosts"
 KUBECONFIG_ADMIN = STATE / "control-plane/admin.kubeconfig"
 KUBECONFIG_RACKWRIGHT = STATE / "control-plane/rackwright.kubeconfig"
 """Least rights: what the product uses."""
+
+KUBECTL = BUILD / "go/kubernetes/bin/kubectl"

@@ -1,0 +1,52 @@
+"""What the lab's cluster has, for people: its nodes, what they offer, and what to try next."""
+
+from __future__ import annotations
+
+from kubernetes import client, config
+from rich.console import Console
+from rich.table import Table
+
+from lab.errors import LabError
+from lab.paths import KUBECONFIG_ADMIN, KUBECTL
+
+DEVICES = ("nvidia.com/", "rdma/")
+
+NEXT = """What to try next (everything below is the lab's: simulated GPUs, real Kubernetes):
+
+  export KUBECONFIG={kubeconfig}
+  {kubectl} get nodes -o wide
+  {kubectl} describe node gpu01                                   # taints, condition RackwrightValidated
+  uv run pyinfra -y inventories/lab.py deploys/gpu_node.py        # a second run changes nothing
+  uv run python -m lab fault gpu02 gpu-missing on                 # ... and run it again
+  uv run pyinfra -y inventories/lab.py deploys/gpu_node.py
+  uv run python -m lab ssh gpu01 -- nvidia-smi -L
+  uv run python -m lab reset                                      # two bare guests again
+"""
+
+
+def show(console: Console) -> None:
+    """Print the nodes, and commands for what comes next."""
+    if not KUBECONFIG_ADMIN.exists():
+        raise LabError("nodes: want a control plane, have none; run `python -m lab up`")
+    api = client.CoreV1Api(config.new_client_from_config(str(KUBECONFIG_ADMIN)))
+    table = Table(title="Nodes of the lab", title_justify="left")
+    for heading in ("node", "Ready", "validated", "taints", "offers"):
+        table.add_column(heading, overflow="fold")
+    for node in api.list_node().items:
+        conditions = {condition.type: condition for condition in node.status.conditions}
+        validated = conditions.get("RackwrightValidated")
+        table.add_row(
+            node.metadata.name,
+            conditions["Ready"].status if "Ready" in conditions else "Unknown",
+            validated.status if validated else "no",
+            "\n".join(f"{taint.key}:{taint.effect}" for taint in node.spec.taints or []),
+            "\n".join(
+                f"{name}: {count}"
+                for name, count in sorted(node.status.allocatable.items())
+                if name.startswith(DEVICES)
+            ),
+        )
+    console.print(table)
+    console.print(
+        NEXT.format(kubeconfig=KUBECONFIG_ADMIN, kubectl=KUBECTL), highlight=False, soft_wrap=True
+    )
