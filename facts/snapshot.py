@@ -25,7 +25,7 @@ T = TypeVar("T")
 
 MARK = "--8<--"
 SNAPSHOT_TIMEOUT_S = 300
-"""For all readings together: each has its own limit on the host, this is for a host that is gone."""
+"""For all readings together. Each has its own limit; this one is for a host that is gone."""
 TIMEOUT_S = 20
 """For one reading. NVML can hang for ever when a GPU has fallen off the bus."""
 
@@ -79,7 +79,7 @@ def registered() -> tuple[type[FactBase[Any]], ...]:
 
 class Snapshot(FactBase[Readings]):
     """
-    All readings in one remote command. What the spec wants to know goes to the facts that ask for it.
+    All readings in one remote command. What the spec wants to know goes to the facts that ask.
 
     + files: paths whose content is compared (``facts.files.Files``)
     + api_server: ``host:port`` and CA in PEM (``facts.network.ApiServer``); empty: not asked
@@ -107,7 +107,7 @@ class Snapshot(FactBase[Readings]):
 
 
 def parse_snapshot(output: list[str], facts: Sequence[type[FactBase[Any]]]) -> Readings:
-    """Turn the marked output into readings. What is missing, timed out, or does not parse is unread."""
+    """Turn marked output into readings. What is missing, timed out or does not parse is unread."""
     by_name = {fact.__name__: fact for fact in facts}
     values: dict[str, object] = {}
     unread = {

@@ -7,16 +7,15 @@ from typing import Any
 
 from paramiko import Channel, Transport
 
-
 DEAD_AFTER_S = 60
-"""A host that acknowledges nothing for so long is gone: its run fails, instead of waiting for ever."""
+"""A host that acknowledges nothing for so long is gone: its run fails instead of waiting."""
 
 KEEPALIVE_S = 15
 
 
 def no_delay(sock: Any, **arguments: Any) -> Transport:
     """
-    Make the transport of an SSH connection whose packets are sent at once, and that notices a dead host.
+    Make the transport of an SSH connection: packets are sent at once, a dead host is noticed.
 
     Without TCP_NODELAY each remote command waits some 40 ms for the other side's acknowledgement. A
     plain function, because ``pyinfra --json INVENTORY debug-inventory`` can print nothing else that

@@ -1,1 +1,1 @@
-"""A GPU/InfiniBand lab without the hardware. Imports nothing of the product; the product imports nothing of it."""
+"""A GPU/InfiniBand lab without the hardware. It and the product import nothing of each other."""

@@ -15,7 +15,7 @@ NEXT = """What to try next (everything below is the lab's: simulated GPUs, real 
 
   export KUBECONFIG={kubeconfig}
   {kubectl} get nodes -o wide
-  {kubectl} describe node gpu01                                   # taints, condition RackwrightValidated
+  {kubectl} describe node gpu01   # taints, condition RackwrightValidated
   uv run pyinfra -y inventories/lab.py deploys/gpu_node.py        # a second run changes nothing
   uv run python -m lab fault gpu02 gpu-missing on                 # ... and run it again
   uv run pyinfra -y inventories/lab.py deploys/gpu_node.py

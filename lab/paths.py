@@ -1,4 +1,4 @@
-"""Where the lab keeps what it builds and what it runs: outside the tree, shared by all checkouts."""
+"""Where the lab keeps what it builds and runs: outside the tree, shared by all checkouts."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ BUILD = CACHE / "build"
 """Binaries built from Go modules and C, keyed by what they are made from."""
 
 MIRROR = CACHE / "mirror"
-"""Web root of the package mirror: vendors' layouts below ``/cuda``, ``/docker``, ``/kubernetes`` and so on."""
+"""Web root of the package mirror: vendors' layouts below ``/cuda``, ``/docker`` and so on."""
 
 REGISTRY = CACHE / "registry"
 """Storage of the container registry."""

@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 @dataclass
 class Have:
-    """One moment's knowledge. Made anew after every change; the cluster is asked only if a phase asks."""
+    """One moment's knowledge, made anew after changes; the cluster is read only if need be."""
 
     readings: Readings
     spec: NodeSpec
@@ -37,7 +37,7 @@ class Have:
 
     @cached_property
     def node(self) -> NodeState | None:
-        """The Node object, ``None`` if the cluster has none. Raises ``ClusterError`` if it could not be read."""
+        """The Node object, ``None`` if there is none. Raises ``ClusterError`` if unknown."""
         return self.cluster.node(self.spec.kube_node_name)
 
     @cached_property

@@ -49,7 +49,7 @@ def specs() -> dict[str, NodeSpec]:
 
 
 def contained(body: Callable[..., Iterator[PyinfraCommand]]) -> Any:
-    """Make *body* a pyinfra operation that fails its own host, and no other, whatever goes wrong."""
+    """Make *body* a pyinfra operation that fails its own host, and no other, whatever happens."""
 
     @functools.wraps(body)
     def run(*args: Any, **kwargs: Any) -> Generator[PyinfraCommand, None, None]:
@@ -116,7 +116,7 @@ def converge(*, name: str, phases: Sequence[ModuleType]) -> None:
 @contained
 def _converge(phases: Sequence[ModuleType]) -> Iterator[PyinfraCommand]:
     """
-    Bring one node to what its spec asks: plan, show the plan, then step by step, planning again after each.
+    Bring one node to what its spec asks: plan, show the plan, then step by step, planning again.
 
     Nothing is changed if the plan contains a refusal, or if the node is in service and a
     step would disturb it. Fails the host with the reason in one sentence.
@@ -280,7 +280,7 @@ def refuse(plan: list[tuple[str, Step | Refusal]], have: Have) -> None:
 
 def mark_changing(have: Have) -> None:
     """
-    Say on the node that what was validated is no longer what is there: a run that dies leaves that word.
+    Say on the node that it is no longer what was validated: a run that dies leaves that word.
 
     What did not pass keeps its reason: ``Unknown`` means that it passed, and was changed since.
     """

@@ -26,7 +26,7 @@ class Row:
 
     node: str
     phases: dict[str, str] = field(default_factory=dict)
-    """Result per phase: ``ok``, ``changed``, ``differs`` (planned only), ``failed``, ``not reached``."""
+    """Result per phase: ``ok``, ``changed``, ``differs`` (planned), ``failed``, ``not reached``."""
     changes: list[str] = field(default_factory=list)
     """Steps that were applied, ``<phase> | <title>``, in order."""
     planned: list[str] = field(default_factory=list)

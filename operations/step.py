@@ -44,7 +44,7 @@ class Refusal:
     have: str
     remedy: str
     unfit: bool = False
-    """Whether users must not be on such a node: if it is open, it is closed with this as the reason."""
+    """Whether users must not be on such a node: an open one is closed with this as the reason."""
 
     def __str__(self) -> str:
         return f"{self.component}: want {self.want}, have {self.have}; {self.remedy}"

@@ -1,4 +1,4 @@
-"""Facts: what each asks, and how it reads the answer. A case is a file; the folder is its subject."""
+"""Facts: what each asks, and how it reads the answer. A case is a file, its folder the subject."""
 
 from __future__ import annotations
 

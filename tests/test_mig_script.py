@@ -28,13 +28,14 @@ case "$args" in
     *-mig\ 1*) [ -e "$STATE/$gpu.stuck" ] || echo Enabled > "$STATE/$gpu.mode" ;;
     *-mig\ 0*) echo Disabled > "$STATE/$gpu.mode"; : > "$STATE/$gpu.devices" ;;
     *-lgi*) n=0; while read -r p; do n=$((n+1)); echo "|   $gpu  MIG $p   19   $n   0:1 |"; done \
-        < "$STATE/$gpu.devices"; [ $n -gt 0 ] || { echo "No GPU instances found: Not Found"; exit 6; } ;;
+        < "$STATE/$gpu.devices"; [ $n -gt 0 ] || { echo "No GPU instances found"; exit 6; } ;;
     *-dci*|*-dgi*) [ -s "$STATE/$gpu.devices" ] || exit 6
         case "$args" in *-dgi*) : > "$STATE/$gpu.devices" ;; esac ;;
     *-cgi*) [ -e "$STATE/$gpu.full" ] && { echo "Insufficient Resources"; exit 23; }
         echo "$create" | tr , '\n' > "$STATE/$gpu.devices" ;;
     *-L*) for f in "$STATE"/?.mode; do g=$(basename "$f" .mode); echo "GPU $g: Sim (UUID: GPU-$g)"
-        n=0; while read -r p; do echo "  MIG $p     Device  $n: (UUID: MIG-$g-$n)"; n=$((n+1)); done \
+        n=0; while read -r p; do echo "  MIG $p     Device  $n: (UUID: MIG-$g-$n)"
+        n=$((n+1)); done \
         < "$STATE/$g.devices"; done ;;
     *--gpu-reset*) ;;
     *) echo "unexpected: $args" >&2; exit 2 ;;

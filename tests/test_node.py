@@ -141,7 +141,8 @@ def test_a_step_whose_time_has_not_come_is_planned_and_applied_later(specs):
     host = bare("gpu01")
     converge(host)
     assert RUN.rows["gpu01"].planned == [
-        "driver | load the module", "runtime | write the configuration", "runtime | start the runtime",
+        "driver | load the module", "runtime | write the configuration",
+        "runtime | start the runtime",
     ]  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""The behaviour of pyinfra 3.10 that this code base answers to. An upgrade must not change it unseen."""
+"""The behaviour of pyinfra 3.10 that this code answers to. No upgrade changes it unseen."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""One module per phase: ``plan(spec, have)``, and a deploy of the module's name so that it runs alone."""
+"""One module per phase: ``plan(spec, have)``, and a deploy of its name: each runs alone."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -32,10 +31,10 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 
 @pytest.fixture(scope="session")
-def lab() -> Iterator[Lab]:
+def lab() -> Lab:
     """The lab, brought up from whatever state it is in."""
     folder = Path(os.environ.get("RACKWRIGHT_TEST_LOGS", "runs/guest"))
     say(f"logs: {folder}")
     lab = Lab(folder)
     lab.up()
-    yield lab
+    return lab

@@ -87,7 +87,7 @@ class Lab:
     def ssh(self, node: str, command: str, *, check: bool = True) -> str:
         """Standard output of *command*, run as root in the guest."""
         done = subprocess.run(
-            [sys.executable, "-m", "lab", "ssh", node, "--", "sudo", "sh", "-c", shlex.quote(command)],
+            [sys.executable, "-m", "lab", "ssh", node, "--", f"sudo sh -c {shlex.quote(command)}"],
             cwd=ROOT, capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=600,
         )  # fmt: skip
         assert not check or done.returncode == 0, done.stdout + done.stderr

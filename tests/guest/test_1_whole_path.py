@@ -44,7 +44,7 @@ def test_a_second_run_sends_nothing_but_its_reading(lab: Lab, opened) -> None:
     for node in NODES:
         assert done.nodes[node]["changes"] == []
         assert done.nodes[node]["state"] == "open"
-        # Of the difference, two are this test's own: the second half of `before`, the first of `after`.
+        # Two of them are this test's own: the second of `before`, the first of `after`.
         sent = after[node][0] - before[node][0] - 2
         say(f"{node}: {sent} remote commands")
         assert sent <= MAX_REMOTE_COMMANDS

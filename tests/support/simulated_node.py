@@ -224,7 +224,7 @@ def run(
     yes: bool = True,
     dry: bool = False,
 ) -> State:
-    """One ``pyinfra INVENTORY DEPLOY``: prepare on all hosts, then execute. Returns the finished state."""
+    """One ``pyinfra INVENTORY DEPLOY``: prepare on all hosts, then execute."""
     with pyinfra_state(machines, data, yes=yes) as state:
         state.set_stage(StateStage.Prepare)
         for host in state.inventory.get_active_hosts():

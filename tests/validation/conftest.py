@@ -1,4 +1,7 @@
-"""``pytest tests/validation --inventory inventories/prod.py``: is every node as asked, and fit for users?"""
+"""Is every node as asked, and fit for users?
+
+``pytest tests/validation --inventory inventories/prod.py``
+"""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ from facts.snapshot import Readings, Snapshot
 from nodespec import InventoryProblems, NodeSpec, read_all
 from nodespec.loading import load
 
-# The order of testinfra's own options does not matter; these are OpenSSH's names for pyinfra's keys.
+# OpenSSH's names for pyinfra's keys.
 SSH_OPTIONS = {
     "ssh_hostname": "HostName",
     "ssh_port": "Port",
