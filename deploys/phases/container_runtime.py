@@ -59,12 +59,13 @@ def plan(spec: NodeSpec, have: Have) -> Iterator[Step | Refusal]:
     to_write = list(configuration(spec, have))
     yield from to_write
     yield from mirrored(spec, have)
-    yield from running(have, pending=any(isinstance(item, Step) for item in to_write))
-    if not to_write and have[Containerd].installed:
+    pending = install is not None or any(isinstance(item, Step) for item in to_write)
+    yield from running(have, pending=pending)
+    if not pending and have[Containerd].installed:
         yield from judged(spec, have[Containerd])
     if spec.gpu_count:
         yield from cdi(have)
-        yield from proven(spec, have)
+        yield from proven(spec, have, pending=pending)
 
 
 def configuration(spec: NodeSpec, have: Have) -> Iterator[Step | Refusal]:
@@ -114,50 +115,38 @@ def mirrored(spec: NodeSpec, have: Have) -> Iterator[Step]:
 
 def running(have: Have, *, pending: bool) -> Iterator[Step]:
     """
-    The daemon: what it would start with is right, and it has started since.
+    The daemon: it runs, at boot too, and has started since its files were last changed.
 
-    + pending: whether files that it reads at its start are still to be written
+    + pending: whether packages or files are still to come, in steps before this one: it is planned
+      with them, so that on a node in service none of it is done
     """
-    effective, service = have[Containerd], have[ContainerdService]
-    if not effective.installed:
-        yield Step(
-            "start containerd", "running", "not installed", lambda: iter(()),
-            waits_for="the packages",
-        )  # fmt: skip
+    service = have[ContainerdService]
+    lacks = [
+        *([] if service.active else ["not running"]),
+        *([] if service.enabled else ["not at boot"]),
+        *(["a unit that systemd has not read"] if service.needs_reload else []),
+        *([] if service.memlock_unlimited else ["a limit on locked memory"]),
+        *(["older than its files"] if service.active and (service.stale or pending) else []),
+    ]
+    if not lacks:
         return
-    waits_for = "its files" if pending else None
-    if service.needs_reload or not service.memlock_unlimited:
 
-        def reload() -> Commands:
-            yield StringCommand("systemctl", "daemon-reload")
-
-        # It can take the GPUs from pods that got them past systemd (toolkit before 1.18).
+    def restart() -> Commands:
+        # The candidate is judged before the daemon that works is stopped. Reloading can take the
+        # GPUs from pods that got them past systemd (toolkit before 1.18), hence `disrupts`.
         # Source: NVIDIA/nvidia-container-toolkit issue 48.
-        yield Step(
-            "let systemd read containerd's unit", "the newest unit files read, memlock unlimited",
-            "older ones" if service.needs_reload else "a limit on locked memory", reload,
-            disrupts=service.active, waits_for=waits_for,
-            remedy="look for another drop-in with LimitMEMLOCK: `systemctl cat containerd`",
-        )  # fmt: skip
-    if pending or service.stale or not service.active or not service.enabled:
+        yield StringCommand(
+            "containerd config dump >/dev/null && systemctl daemon-reload && "
+            "systemctl enable containerd.service && systemctl restart containerd.service"
+        )
 
-        def restart() -> Commands:
-            # The candidate is judged before the daemon that works is stopped.
-            yield StringCommand(
-                "containerd config dump >/dev/null && systemctl enable containerd.service && "
-                "systemctl restart containerd.service"
-            )
-
-        # Planned with the files that call for it: on a node in service neither is done.
-        yield Step(
-            "restart containerd" if service.active else "start containerd",
-            "a daemon newer than its configuration, and at boot",
-            "none running" if not service.active
-            else "one that is older" if service.stale or pending
-            else "one that does not start at boot",
-            restart, disrupts=service.active, waits_for=waits_for,
-            remedy="read `journalctl -u containerd` and `containerd config dump`",
-        )  # fmt: skip
+    yield Step(
+        "restart containerd" if service.active else "start containerd",
+        "running, at boot too, newer than its files, memlock unlimited", ", ".join(lacks), restart,
+        disrupts=service.active,
+        remedy="read `journalctl -u containerd`, `containerd config dump` and "
+        "`systemctl cat containerd`",
+    )  # fmt: skip
 
 
 def judged(spec: NodeSpec, effective: ContainerdState) -> Iterator[Refusal]:
@@ -224,7 +213,7 @@ def cdi_devices(gpu: Gpu) -> set[str]:
     return {device.uuid for device in gpu.mig_devices} if gpu.mig_mode else {gpu.uuid}
 
 
-def proven(spec: NodeSpec, have: Have) -> Iterator[Step]:
+def proven(spec: NodeSpec, have: Have, *, pending: bool) -> Iterator[Step]:
     """A container that has run through the nvidia runtime, as it is now, and saw a GPU."""
     gpus, effective = have[Gpus], have[Containerd]
     if not gpus.usable or not gpus.gpus or not effective.installed:
@@ -252,6 +241,7 @@ def proven(spec: NodeSpec, have: Have) -> Iterator[Step]:
     yield Step(
         "run a container through the nvidia runtime", "a container that sees the GPUs",
         "none since the runtime, the driver or the image changed", apply,
+        waits_for="the runtime as declared" if pending else None,
         remedy="read `journalctl -u containerd` and /etc/nvidia-container-runtime/config.toml",
     )  # fmt: skip
 

@@ -77,6 +77,7 @@ def plan(spec: NodeSpec, have: Have) -> Iterator[Step | Refusal]:
         yield from refusals
         if refusals:
             return
+    new_unit = False
     for title, path, text, mode in (
         ("declare the MIG layout", LAYOUT, layout_text(want), "0644"),
         ("install what applies it", SCRIPT, render("mig/apply.sh.j2", layout=LAYOUT), "0755"),
@@ -86,10 +87,12 @@ def plan(spec: NodeSpec, have: Have) -> Iterator[Step | Refusal]:
         ),
     ):  # fmt: skip
         if step := written(title, path, text, now, mode):
+            new_unit = new_unit or path == UNIT
             yield step
 
+    # Steps of one plan are applied in their order: what needs the files above comes after them.
     service = have[MigService]
-    if not service.enabled or service.needs_reload:
+    if new_unit or not service.enabled or service.needs_reload:
 
         def enable() -> Commands:
             yield StringCommand(
@@ -99,7 +102,6 @@ def plan(spec: NodeSpec, have: Have) -> Iterator[Step | Refusal]:
         yield Step(
             "enable the boot unit", "rackwright-mig.service enabled, as its file says",
             "it disabled" if not service.enabled else "an older unit in systemd's memory", enable,
-            waits_for=None if now[UNIT] else "the unit file",
         )  # fmt: skip
 
     if not state.usable:
@@ -135,7 +137,6 @@ def plan(spec: NodeSpec, have: Have) -> Iterator[Step | Refusal]:
 
         yield Step(
             "apply the MIG layout", want_text, have_text, apply, disrupts=True,
-            waits_for=None if now[UNIT] and now[SCRIPT] and now[LAYOUT] else "its files",
             remedy=f"read `journalctl -u rackwright-mig`; the layout before is in {PREVIOUS}",
         )  # fmt: skip
 
