@@ -62,7 +62,7 @@ def load(inventory: str) -> Loaded:
             inventory, f"no answer in {TIMEOUT_S} s", "look for what it waits for"
         ) from None
     if done.returncode != 0:
-        raise InventoryProblems([*found, *_said(inventory, done.stderr)])
+        raise InventoryProblems([*found, *said(inventory, done.stderr)])
     for group in IGNORED.findall(done.stderr):
         have = "something else in it, for which pyinfra leaves out the whole group"
         todo = "write each host as a string or as (name, {...})"
@@ -81,7 +81,7 @@ def _unreadable(inventory: str, have: str, todo: str) -> InventoryProblems:
     )
 
 
-def _said(inventory: str, stderr: str) -> list[HostProblem]:
+def said(inventory: str, stderr: str) -> list[HostProblem]:
     """Make a problem of what pyinfra wrote before it gave up."""
     own = PYINFRA_ERROR.findall(stderr)
     if own:

@@ -90,7 +90,7 @@ def run(folder: Path, server: Server, known: paramiko.PKey | None) -> tuple[int,
         [sys.executable, "-m", "pyinfra", "-y", "-vvv", "--group-data", "inventories/group_data",
          str(inventory), "exec", "--", "true"],
         cwd=ROOT, env=os.environ | {"HOME": str(folder)}, capture_output=True, text=True,
-        stdin=subprocess.DEVNULL, timeout=60,
+        stdin=subprocess.DEVNULL, timeout=300,
     )  # fmt: skip
     return done.returncode, done.stdout + done.stderr
 
