@@ -54,8 +54,9 @@ def plan(spec: NodeSpec, have: Have) -> Iterator[Step | Refusal]:
         yield step
     installs = list(packages_of(on_host, spec, have))
     yield from installs
-    builds = list(built(spec, have)) if not installs else []
-    yield from builds
+    builds = list(built(spec, have))
+    if not installs:
+        yield from builds
     yield from nouveau_out(have)
     pending = "the packages" if installs else "the modules" if builds else None
     loads = list(loaded(spec, have, pending))

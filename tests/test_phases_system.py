@@ -1,0 +1,486 @@
+"""Phases base, ofed, nvidia_driver: fresh, converged, cut off, unreadable; each way to fail."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+
+import pytest
+from pyinfra.api import FunctionCommand
+
+from deploys.phases import base, nvidia_driver, ofed
+from facts.snapshot import MARK
+from operations import boot, node
+from operations.report import RUN, Row
+from tests.support.machine import (
+    DRIVER,
+    KERNEL,
+    OTHER_KEY,
+    Machine,
+    Package,
+    Port,
+    bare,
+    machine,
+    spec,
+)
+from tests.support.simulated_node import SimulatedFile, SimulatedHost, Unreadable, run
+
+NEWER = "6.12.99+deb13-amd64"
+
+
+@pytest.fixture(autouse=True)
+def engine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(node.Have, "node", None)
+    nowhere = SimpleNamespace(ca_pem=b"PEM")
+    monkeypatch.setattr(node.Cluster, "connect", lambda kubeconfig: nowhere)
+    monkeypatch.setattr(RUN, "rows", {})
+    monkeypatch.setattr(RUN, "folder", tmp_path)
+    monkeypatch.setattr(boot, "RETRY_S", 0)
+    # Taking it costs a second per step; tests/test_node.py has it for real.
+    monkeypatch.setattr(
+        node.lock, "take", lambda: FunctionCommand(lambda state, host: True, (), {})
+    )
+
+
+@pytest.fixture
+def converge(monkeypatch: pytest.MonkeyPatch):
+    def go(host: SimulatedHost, *phases: ModuleType, **changes) -> Row:
+        monkeypatch.setattr(node, "specs", lambda: {host.name: spec(**changes)})
+        run([host], {}, lambda: node.converge(name="Converge", phases=list(phases)))
+        return RUN.rows[host.name]
+
+    return go
+
+
+ALL = (base, ofed, nvidia_driver)
+
+
+def changes(row: Row) -> list[str]:
+    return [change.split(" | ")[1] for change in row.changes]
+
+
+def test_fresh_host_gets_everything_in_order(converge):
+    row = converge(bare(), *ALL)
+    assert (row.state, row.problems) == ("done", [])
+    assert row.changes == [
+        "base | write the system's settings",
+        "base | load the modules for containers",
+        "base | set the kernel's parameters",
+        "ofed | install the RDMA stack",
+        "ofed | load the RDMA modules at boot",
+        "ofed | load the RDMA modules",
+        "nvidia_driver | add the cuda repository",
+        "nvidia_driver | keep nouveau out",
+        "nvidia_driver | install the driver",
+        "nvidia_driver | take nouveau out of the initramfs",
+        "nvidia_driver | load the driver",
+        "nvidia_driver | turn persistence mode on",
+    ]
+
+
+def test_the_first_plan_names_what_is_to_come(converge):
+    row = converge(bare(), *ALL, audit=True)
+    assert row.state == "audited"
+    assert {"nvidia_driver | load the driver", "nvidia_driver | turn persistence mode on"} <= set(
+        row.planned
+    )
+
+
+def test_converged_host_costs_one_command(converge):
+    host = bare()
+    converge(host, *ALL)
+    host.log.clear()
+    row = converge(host, *ALL)
+    assert (row.state, row.planned) == ("done", [])
+    assert len(host.log) == 1
+    assert MARK in host.log[0]
+
+
+@pytest.mark.parametrize("after", range(16))
+def test_a_run_that_dies_anywhere_is_finished_by_the_next(converge, after):
+    host = bare(swaps=["/dev/vda5"], fstab=["UUID=9d2e none swap sw 0 0"])
+    host.cut_after = after
+    converge(host, *ALL)
+    host.cut_after = None
+    row = converge(host, *ALL)
+    assert (row.state, row.problems) == ("done", [])
+    assert not converge(host, *ALL).planned
+    assert machine(host).loaded == DRIVER
+
+
+@pytest.mark.parametrize(
+    ("phase", "fact"),
+    [
+        *((base, name) for name in ("Packages", "KernelModules", "Sysctls", "Swap")),
+        *((ofed, name) for name in ("PciDevices", "Infiniband", "Packages", "Kernels")),
+        *(
+            (nvidia_driver, name)
+            for name in ("OsRelease", "AptSources", "NvidiaDriver", "NvidiaModules", "Kernels")
+        ),
+    ],
+)
+def test_unreadable_is_not_absent(converge, phase, fact):
+    host = bare()
+
+    def unreadable(h: SimulatedHost) -> str:
+        raise Unreadable(124)
+
+    host.facts[fact] = unreadable
+    row = converge(host, phase)
+    assert row.state == "failed"
+    assert host.changes == []
+    assert fact in row.problems[0]
+    assert "timed out" in row.problems[0]
+
+
+def test_what_a_boot_brings_back_is_what_was_converged(converge):
+    host = bare()
+    converge(host, *ALL)
+    machine(host).boot(host)
+    machine(host).sysctls |= {
+        "net/ipv4/ip_forward": "1",
+        "net/bridge/bridge-nf-call-iptables": "1",
+        "net/bridge/bridge-nf-call-ip6tables": "1",
+    }
+    assert not converge(host, *ALL).planned
+
+
+# --- base --------------------------------------------------------------------------------------
+
+
+def test_swap_goes_from_now_from_fstab_and_from_systemd(converge):
+    root = "LABEL=root / ext4 defaults 0 1"
+    host = bare(
+        swaps=["/dev/zram0"], fstab=[root, "UUID=9d2e none swap sw 0 0"],
+        swap_units={"dev-zram0.swap": "loaded"},
+    )  # fmt: skip
+    assert converge(host, base).state == "done"
+    state = machine(host)
+    assert state.swaps == []
+    assert state.fstab == [root, "# rackwright: UUID=9d2e none swap sw 0 0"]
+    assert state.swap_units == {"dev-zram0.swap": "masked"}
+
+
+def test_pyi11_an_interrupted_dpkg_is_repaired(converge):
+    host = bare(packages={"jq": Package("1.7-1", status="half-configured")}, interrupted=True)
+    row = converge(host, base)
+    assert row.state == "done"
+    assert changes(row)[0] == "repair dpkg"
+    assert machine(host).packages["jq"].status == "installed"
+
+
+def test_drv04_a_driver_left_half_configured_is_left_to_its_own_phase(converge):
+    broken = {"nvidia-kernel-open-dkms": Package(f"{DRIVER}-1+sim1", status="half-configured")}
+    host = bare(packages=broken, headers=set())
+    assert "repair dpkg" not in changes(converge(host, base))
+    row = converge(host, base, nvidia_driver)
+    assert row.state == "done"
+    assert machine(host).on_disk[KERNEL][0] == DRIVER
+
+
+def test_kad04_bridge_parameters_come_after_their_module(converge):
+    row = converge(bare(), base)
+    assert changes(row).index("load the modules for containers") < changes(row).index(
+        "set the kernel's parameters"
+    )
+
+
+def test_a_file_that_clears_the_list_of_protected_packages_is_named(converge):
+    host = bare()
+    converge(host, base)
+    host.facts["UnattendedUpgrades"] = lambda h: "## end"
+    row = converge(host, base)
+    assert "clears Unattended-Upgrade::Package-Blacklist" in row.problems[0]
+
+
+def test_proxy_comes_and_goes(converge):
+    host = bare()
+    converge(host, base, http_proxy="http://u:secret@proxy.test:3128", no_proxy=["mirror.test"])
+    file = host.files[base.PROXY]
+    assert 'Acquire::http::Proxy "http://u:secret@proxy.test:3128";' in file.text
+    assert 'Acquire::http::Proxy::mirror.test "DIRECT";' in file.text
+    assert file.mode == "0600"
+    assert not any("secret" in line for line in host.log)
+    assert converge(host, base).changes == ["base | take apt's proxy back"]
+    assert base.PROXY not in host.files
+
+
+def test_private_ca_is_in_the_bundle_also_after_a_run_that_died_before(converge, tmp_path):
+    (tmp_path / "site ca.pem").write_text(
+        "-----BEGIN CERTIFICATE-----\nQUJD\n-----END CERTIFICATE-----"
+    )
+    host = bare()
+    converge(host, base, ca_certificates=[tmp_path / "site ca.pem"])
+    assert "/usr/local/share/ca-certificates/rackwright-site-ca.crt" in host.files
+    host.files["/etc/ssl/certs/ca-certificates.crt"].changed_at_s = 0
+    row = converge(host, base, ca_certificates=[tmp_path / "site ca.pem"])
+    assert row.changes == ["base | trust the private certificate authorities"]
+    assert not converge(host, base, ca_certificates=[tmp_path / "site ca.pem"]).planned
+
+
+# --- ofed --------------------------------------------------------------------------------------
+
+
+def test_no_hcas_no_rdma_stack(converge):
+    row = converge(bare(hcas=[]), ofed, hca_count=0, hca_model=None, hca_rate_gbps=None)
+    assert (row.state, row.planned) == ("done", [])
+
+
+def test_ofd11_ethernet_where_infiniband_is_asked_names_the_hca_and_the_way_out(converge):
+    row = converge(bare(port=Port(link_layer="Ethernet")), ofed)
+    assert row.state == "failed"
+    assert row.problems[0].splitlines()[0] == (
+        "rdma: want link layer infiniband on mlx5_0 port 1 (0001:51:00.0), have ethernet; "
+        "run `mstconfig -d 0001:51:00.0 set LINK_TYPE_P1=1`, then reboot"
+    )
+
+
+def test_a_port_below_its_rate_is_named(converge):
+    row = converge(bare(port=Port(rate="100 Gb/sec (2X HDR)")), ofed)
+    assert "want 200 Gbit/s on mlx5_0 port 1 (0001:51:00.0), have 100 Gbit/s" in row.problems[0]
+
+
+def test_a_port_in_init_says_that_no_subnet_manager_has_spoken(converge):
+    host = bare(port=Port(state="2: INIT"))
+    row = converge(host, ofed)
+    assert row.state == "failed"
+    assert "mlx5_0 port 1 (0001:51:00.0) active" in row.problems[0]
+    assert "INIT (LinkUp, no subnet manager has spoken)" in row.problems[0]
+    assert "start a subnet manager" in row.problems[0]
+
+
+def test_a_port_that_goes_down_on_a_converged_host_is_refused_without_a_change(converge):
+    host = bare()
+    converge(host, ofed)
+    machine(host).port = Port(state="1: DOWN", phys_state="2: Polling")
+    host.log.clear()
+    row = converge(host, ofed)
+    assert row.state == "failed"
+    assert host.changes == []
+    assert "have DOWN (Polling)" in row.problems[0]
+
+
+def test_ports_get_a_moment_after_their_modules_were_loaded(converge):
+    host = bare(port=Port(state="2: INIT"))
+
+    def wait(h, match, stdin):
+        machine(h).port = Port()
+        return True
+
+    host.on("^udevadm settle -t 30; n=0", wait)
+    row = converge(host, ofed)
+    assert row.state == "done"
+    assert changes(row)[-1] == "wait for the RDMA ports"
+
+
+def test_ofd08_a_roce_host_gets_umad_too(converge):
+    host = bare(port=Port(link_layer="Ethernet"))
+    assert converge(host, ofed, hca_link_layer="ethernet").state == "done"
+    assert "ib_umad" in machine(host).modules
+    assert "ib_ipoib" not in machine(host).modules
+
+
+@pytest.mark.parametrize(
+    ("asked", "kernel", "peer_memory", "problem"),
+    [
+        ("peermem", KERNEL, False, "without the peer-memory API"),
+        ("auto", "5.10.0-30-amd64", False, "DMA-BUF needs 5.12"),
+        ("dmabuf", "5.10.0-30-amd64", True, "DMA-BUF needs 5.12"),
+    ],
+)
+def test_ofd05_a_way_to_gpu_memory_that_is_not_there_is_refused(
+    converge, asked, kernel, peer_memory, problem
+):
+    host = bare(
+        kernels=[kernel], running=kernel, next_boot=kernel, headers={kernel}, initramfs={},
+        peer_memory=peer_memory,
+    )  # fmt: skip
+    row = converge(host, ofed, gpudirect=asked)
+    assert host.changes == []
+    assert problem in row.problems[0]
+
+
+# --- nvidia_driver -----------------------------------------------------------------------------
+
+
+def test_drv18_a_driver_of_the_run_installer_is_refused(converge):
+    host = bare()
+    host.files[nvidia_driver.UNINSTALLER] = SimulatedFile("x\n", "0755")
+    row = converge(host, nvidia_driver)
+    assert host.changes == []
+    assert ".run installer" in row.problems[0]
+
+
+def test_another_key_is_not_trusted(converge, caplog):
+    host = bare(offered_key=OTHER_KEY)
+    row = converge(host, nvidia_driver)
+    assert row.state == "failed"
+    assert "/etc/apt/keyrings/rackwright-cuda.asc" not in host.files
+    assert machine(host).packages == {}
+
+
+def test_rep02_the_same_repository_from_elsewhere_is_set_aside(converge):
+    url = "http://mirror.test/cuda/repos/debian13/x86_64"
+    old = {"/etc/apt/sources.list.d/cuda.list": f"deb [signed-by=/x.gpg] {url}/ ./"}
+    host = bare(sources=old)
+    assert converge(host, nvidia_driver).state == "done"
+    assert machine(host).sources == {}
+
+
+def test_rep02_a_file_with_other_repositories_too_is_not_renamed(converge):
+    url = "http://mirror.test/cuda/repos/debian13/x86_64"
+    lines = f"deb {url} /\ndeb http://deb.debian.org/debian trixie main"
+    host = bare(sources={"/etc/apt/sources.list": lines})
+    row = converge(host, nvidia_driver)
+    assert host.changes == []
+    assert "/etc/apt/sources.list" in row.problems[0]
+
+
+def test_rep01_a_rotated_key_replaces_the_old_one(converge):
+    host = bare()
+    keyring = "/etc/apt/keyrings/rackwright-cuda.asc"
+    host.files[keyring] = SimulatedFile(OTHER_KEY.read_text())
+    assert converge(host, nvidia_driver).state == "done"
+    assert host.files[keyring].text != OTHER_KEY.read_text()
+
+
+def test_drv01_headers_of_the_running_and_of_the_next_kernel_come_first(converge):
+    host = bare(
+        kernels=[KERNEL, NEWER], next_boot=NEWER, headers=set(), initramfs={KERNEL: 5, NEWER: 5}
+    )
+    assert converge(host, nvidia_driver).state == "done"
+    assert machine(host).headers == {KERNEL, NEWER}
+    assert {version for version, _ in machine(host).on_disk.values()} == {DRIVER}
+
+
+def test_drv01_a_module_that_dkms_left_out_is_built(converge):
+    host = bare(kernels=[KERNEL, NEWER], next_boot=NEWER, headers={KERNEL, NEWER}, initramfs={})
+    converge(host, nvidia_driver)
+    del machine(host).on_disk[NEWER], machine(host).dkms[DRIVER][NEWER]
+    row = converge(host, nvidia_driver)
+    assert row.state == "done"
+    assert changes(row) == ["build the modules"]
+
+
+def test_drv03_a_build_that_fails_ends_the_run_and_loads_nothing(converge):
+    host = bare(dkms_fails=True)
+    row = converge(host, nvidia_driver)
+    assert row.state == "failed"
+    assert machine(host).loaded is None
+    machine(host).dkms_fails = False
+    assert converge(host, nvidia_driver).state == "done"
+
+
+def test_drv05_a_loaded_module_of_another_version_asks_for_a_reboot(converge):
+    host = bare()
+    converge(host, nvidia_driver, nvidia_driver_version="580.159.03")
+    assert machine(host).loaded == "580.159.03"
+    row = converge(host, nvidia_driver)
+    assert row.state == "done"
+    assert "reboot into the new driver" in changes(row)
+    assert (machine(host).loaded, machine(host).library, host.boot) == (DRIVER, DRIVER, 2)
+    assert "nvidia-driver-pinning-580.159.03" not in machine(host).packages
+
+
+def test_a_reboot_that_is_owed_is_found_by_the_next_run(converge):
+    host = bare()
+    converge(host, nvidia_driver, nvidia_driver_version="580.159.03")
+    # The packages were there, and then the operator's machine lost power.
+    machine(host).install_driver(DRIVER)
+    assert (machine(host).loaded, machine(host).library) == ("580.159.03", DRIVER)
+    assert "reboot into the new driver" in changes(converge(host, nvidia_driver))
+
+
+def test_drv06_packages_of_two_versions_become_one(converge):
+    host = bare()
+    converge(host, nvidia_driver)
+    machine(host).archive["libnvidia-cfg1"] = ["580.159.03-1+sim1", f"{DRIVER}-1+sim1"]
+    machine(host).packages["libnvidia-cfg1"] = Package("580.159.03-1+sim1")
+    row = converge(host, nvidia_driver)
+    assert row.state == "done"
+    assert machine(host).packages["libnvidia-cfg1"] == Package(f"{DRIVER}-1+sim1", held=True)
+
+
+def test_drv05_every_package_of_the_driver_is_held(converge):
+    host = bare()
+    converge(host, nvidia_driver)
+    machine(host).packages["nvidia-firmware"] = Package(f"{DRIVER}-1+sim1")
+    assert changes(converge(host, nvidia_driver)) == ["hold the rest of the driver"]
+    assert machine(host).packages["nvidia-firmware"].held
+
+
+def test_nouveau_on_the_gpus_leaves_with_a_reboot_after_the_initramfs(converge):
+    host = bare(modules={"nouveau": 2}, gpu_driver="nouveau", nouveau_in_initramfs=True)
+    row = converge(host, nvidia_driver)
+    assert row.state == "done"
+    done = changes(row)
+    assert done.index("take nouveau out of the initramfs") < done.index("reboot without nouveau")
+    assert machine(host).loaded == DRIVER
+
+
+def test_nouveau_without_a_gpu_is_unloaded(converge):
+    host = bare(modules={"nouveau": 0})
+    row = converge(host, nvidia_driver)
+    assert "unload nouveau" in changes(row)
+    assert host.boot == 1
+
+
+def test_an_initramfs_is_looked_at_once(converge):
+    host = bare()
+    converge(host, nvidia_driver)
+    assert machine(host).initramfs == {KERNEL: 500}
+    assert not converge(host, nvidia_driver).planned
+
+
+def test_persistence_mode_is_on_and_not_only_its_daemon_running(converge):
+    unit = {
+        "ActiveState": "active", "UnitFileState": "static",
+        "argv": "/usr/bin/nvidia-persistenced --user x --no-persistence-mode --verbose",
+    }  # fmt: skip
+    host = bare(persistenced=unit)
+    assert converge(host, nvidia_driver).state == "done"
+    assert machine(host).persistence_mode
+    assert "ExecStart=/usr/bin/nvidia-persistenced --user x --verbose --persistence-mode\n" in (
+        host.files[nvidia_driver.DROP_IN].text
+    )
+    assert not converge(host, nvidia_driver).planned
+
+
+def test_drv17_a_gpu_that_fell_off_the_bus_is_named(converge):
+    host = bare()
+    converge(host, nvidia_driver)
+    machine(host).lost_gpus = {"0001:42:00.0"}
+    host.log.clear()
+    row = converge(host, nvidia_driver)
+    assert host.changes == []
+    assert "want 2 GPUs driven, have 1, without 0001:42:00.0" in row.problems[0]
+
+
+def test_peermem_is_loaded_now_and_at_boot_where_the_kernel_has_the_api(converge):
+    host = bare(peer_memory=True)
+    assert converge(host, ofed, nvidia_driver, gpudirect="peermem").state == "done"
+    assert "nvidia_peermem" in machine(host).modules
+    assert "nvidia_peermem" in host.files[nvidia_driver.MODULES_LOAD].text
+
+
+def test_peermem_is_left_out_where_dmabuf_does(converge):
+    host = bare(peer_memory=True)
+    converge(host, ofed, nvidia_driver)
+    assert "nvidia_peermem" not in machine(host).modules
+
+
+def test_a_driver_in_use_is_not_replaced_on_a_node_in_service(converge, monkeypatch):
+    host = bare()
+    converge(host, nvidia_driver, nvidia_driver_version="580.159.03")
+    serving = SimpleNamespace(
+        closed=False, unschedulable=False, open=True, name="gpu01", conditions={}, allocatable={}
+    )
+    monkeypatch.setattr(node.Have, "node", serving)
+    host.log.clear()
+    row = converge(host, nvidia_driver)
+    assert host.changes == []
+    assert "nvidia_driver | install the driver" in row.problems[0]
+
+
+def test_a_simulated_machine_starts_bare():
+    assert Machine().loaded is None
