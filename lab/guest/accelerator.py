@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import time
@@ -11,10 +12,12 @@ from typing import Literal, cast, get_args
 from rich.console import Console
 
 from lab.errors import LabError
+from lab.paths import STATE
 
 Accelerator = Literal["tcg", "kvm"]
 VARIABLE = "LAB_ACCEL"
 TRIAL_TIMEOUT_S = 20.0
+TRIAL = STATE / "kvm.json"
 
 
 def choose(kernel: Path, console: Console) -> Accelerator:
@@ -24,7 +27,7 @@ def choose(kernel: Path, console: Console) -> Accelerator:
         return cast("Accelerator", wanted)
     if wanted != "auto":
         raise LabError(f"{VARIABLE}: want tcg, kvm or auto, have {wanted!r}; set it to one of them")
-    problem = kvm_problem(kernel)
+    problem = remembered_problem(kernel)
     if problem is None:
         return "kvm"
     console.print(
@@ -32,6 +35,22 @@ def choose(kernel: Path, console: Console) -> Accelerator:
         f"Set {VARIABLE}=tcg to skip this trial."
     )
     return "tcg"
+
+
+def remembered_problem(kernel: Path) -> str | None:
+    """The outcome of the trial, which is made once per boot of the lab host and kernel."""
+    boot_id = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    key = f"{boot_id} {kernel}"
+    try:
+        outcome = json.loads(TRIAL.read_text())
+        if outcome["key"] == key:
+            return None if outcome["problem"] is None else str(outcome["problem"])
+    except (FileNotFoundError, ValueError, KeyError, TypeError):
+        pass  # no trial yet, or one that was interrupted
+    problem = kvm_problem(kernel)
+    TRIAL.parent.mkdir(parents=True, exist_ok=True)
+    TRIAL.write_text(json.dumps({"key": key, "problem": problem}) + "\n")
+    return problem
 
 
 def kvm_problem(kernel: Path) -> str | None:

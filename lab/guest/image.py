@@ -8,18 +8,16 @@ made from.
 from __future__ import annotations
 
 import hashlib
-import importlib
 import os
 import shutil
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import cast
 
 import jinja2
 from rich.console import Console
 
+from lab import simhw
 from lab.command import run
 from lab.description import Description
 from lab.errors import LabError
@@ -111,7 +109,6 @@ USER = "lab"
 USER_ID = 1000
 
 GUEST_FILES = TREE / "guest/root"
-SIMHW = TREE / "simhw"
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,8 +144,7 @@ def build(description: Description, console: Console) -> Image:
 def image_key(description: Description) -> str:
     inputs = {"packages": packages_key(), "network": description.network.model_dump_json()}
     recipe = Path(__file__)
-    simhw = files_below(SIMHW) if (SIMHW / "__init__.py").is_file() else []
-    for path in sorted([recipe, *files_below(GUEST_FILES), *simhw]):
+    for path in sorted([recipe, *files_below(GUEST_FILES), *files_below(simhw.FOLDER)]):
         content = hashlib.sha256(path.read_bytes()).hexdigest()
         inputs[str(path.relative_to(TREE))] = f"{content} {path.stat().st_mode & 0o111:o}"
     return digest(inputs)
@@ -241,7 +237,7 @@ def build_disk(image: Image, packages: Path, description: Description) -> None:
         add_lab_files(root, description)
         add_user(root)
         set_units(root)
-        add_simulated_hardware(root, kernel)
+        simhw.install(root, kernel)
         add_grub(root)
         forget_the_build(root)
         folder = Path(scratch, "disk")
@@ -297,15 +293,6 @@ def set_units(root: Path) -> None:
     chroot(root, "systemctl", "enable", *ENABLED_UNITS)
     chroot(root, "systemctl", "mask", *MASKED_UNITS)
     chroot(root, "systemctl", "set-default", "multi-user.target")
-
-
-def add_simulated_hardware(root: Path, kernel: str) -> None:
-    """Let ``lab.simhw`` build its module in the root, where it exists."""
-    if not (SIMHW / "__init__.py").is_file():
-        return
-    module = importlib.import_module("lab.simhw")
-    install = cast("Callable[[Path, str], None]", module.install)
-    install(root, kernel)
 
 
 def add_grub(root: Path) -> None:

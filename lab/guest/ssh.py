@@ -24,6 +24,9 @@ def argv(node: Node) -> list[str]:
         "GlobalKnownHostsFile": "/dev/null",
         "StrictHostKeyChecking": "yes",
         "ConnectTimeout": str(CONNECT_TIMEOUT_S),
+        # A guest that is reset meanwhile answers nothing to a connection of before.
+        "ServerAliveInterval": "15",
+        "ServerAliveCountMax": "4",
         # The post-quantum exchange costs an emulated guest more than everything else here.
         "KexAlgorithms": "curve25519-sha256",
         "LogLevel": "ERROR",
