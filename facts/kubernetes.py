@@ -64,6 +64,8 @@ def parse_kubelet(output: list[str]) -> KubeletState:
     if server == "unreadable" or not server:
         raise FactProcessError(f"{KUBELET_CONF} names no server")
     unit = dict(line.partition("=")[::2] for line in part["unit"])
+    if "ActiveState" not in unit:
+        raise FactProcessError("systemd does not tell of kubelet.service")
     return KubeletState(
         api_server=None if server == ABSENT else server.removeprefix("server:").strip(),
         bootstrapping=part["bootstrap"] == ["yes"],
