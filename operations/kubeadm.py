@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import gevent
 import yaml
@@ -17,6 +17,7 @@ from nodespec import NodeSpec
 from operations import lock
 from operations.failure import calling, tell
 from operations.files import put
+from operations.step import Step
 
 JOIN_FILE = "/etc/kubernetes/rackwright-join.yaml"
 CRI_SOCKET = "unix:///run/containerd/containerd.sock"
@@ -164,6 +165,28 @@ def outdated(spec: NodeSpec, node: NodeState) -> str:
     """The version of the kubelet that runs, if it is not the one that is asked for."""
     version = node.kubelet_version.removeprefix("v")
     return "" if version == spec.kube_version else version or "unknown"
+
+
+def labelled(
+    title: str, wanted: Mapping[str, str | None], node: NodeState, cluster: Cluster
+) -> Step | None:
+    """The step that gives a node labels (``None`` takes one away); ``None`` if they are so."""
+    differing = {key: value for key, value in wanted.items() if node.labels.get(key) != value}
+    if not differing:
+        return None
+
+    def label(state: State, host: Host) -> None:
+        cluster.label(node.name, differing)
+
+    def shown(key: str, value: str | None) -> str:
+        return f"no {key}" if value is None else f"{key}={value}"
+
+    return Step(
+        title,
+        ", ".join(shown(key, value) for key, value in differing.items()),
+        ", ".join(shown(key, node.labels.get(key)) for key in differing),
+        lambda: iter([calling(label)]),
+    )
 
 
 def wait_ready(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from datetime import datetime
-from typing import Any
 
 from pyinfra.api import deploy
 
@@ -13,8 +12,10 @@ from cluster import PodState
 from cluster.manifests import (
     CONFIG_DIR,
     NVIDIA_CONFIG,
+    NVIDIA_NODE_LABEL,
     NVIDIA_PLUGIN,
     RDMA_CONFIG,
+    RDMA_NODE_LABEL,
     RDMA_PLUGIN,
     outdated,
     plugin_pods,
@@ -28,7 +29,7 @@ from facts.files import Files
 from facts.kubernetes import Kubelet
 from nodespec import NodeSpec
 from operations import device_plugins as operations
-from operations import node
+from operations import kubeadm, node
 from operations.files import written
 from operations.have import Have
 from operations.rdma import selected_ports
@@ -50,10 +51,16 @@ def wanted(spec: NodeSpec) -> dict[str, str]:
     }
 
 
+def labels(spec: NodeSpec) -> dict[str, str | None]:
+    """What places the plugins on the node, and takes one away whose devices are not declared."""
+    found: dict[str, str | None] = {}
+    for plugin, key in ((NVIDIA_PLUGIN, NVIDIA_NODE_LABEL), (RDMA_PLUGIN, RDMA_NODE_LABEL)):
+        found[key] = "true" if plugin in wanted(spec) else spec.kube_labels.get(key)
+    return found
+
+
 def plan(spec: NodeSpec, have: Have) -> Iterator[Step | Refusal]:
     plugins = wanted(spec)
-    if not plugins:
-        return
     if NVIDIA_PLUGIN in plugins:
         step = written(
             "write the NVIDIA device plugin's file", NVIDIA_PATH,
@@ -62,7 +69,22 @@ def plan(spec: NodeSpec, have: Have) -> Iterator[Step | Refusal]:
         if step:
             yield step
     if RDMA_PLUGIN in plugins:
-        yield from rdma_file(spec, have)
+        ports = selected_ports(spec, have)
+        if not ports:
+            yield Step(
+                "write the RDMA device plugin's file", f"{spec.hca_count} HCAs of {spec.hca_model}",
+                "no port that pods could use", lambda: iter(()), waits_for="the ports",
+            )  # fmt: skip
+            return
+        step = written(
+            "write the RDMA device plugin's file", RDMA_PATH,
+            rdma_plugin_config(
+                spec.rdma_resource_name, spec.rdma_resource_prefix, spec.rdma_resource_max, ports
+            ),
+            have[Files],
+        )  # fmt: skip
+        if step:
+            yield step
 
     if not have[Kubelet].joined or have.node is None or not have.node.ready:
         yield Step(
@@ -71,6 +93,14 @@ def plan(spec: NodeSpec, have: Have) -> Iterator[Step | Refusal]:
         )  # fmt: skip
         return
 
+    # After its file: a plugin that starts without it has to be waited for twice.
+    if step := kubeadm.labelled(
+        "label the node for its device plugins", labels(spec), have.node, have.cluster
+    ):
+        yield step
+        return
+    if not plugins:
+        return
     manifests = manifests_of(
         nvidia_image=spec.nvidia_device_plugin_image,
         rdma_image=spec.rdma_device_plugin_image,
@@ -121,23 +151,6 @@ def older(pod: PodState, plugins: dict[str, str], have: Have) -> bool:
         return False
     # Both are the host's own clock, in whole seconds: in the same one, it may have come first.
     return datetime.fromisoformat(pod.started_at).timestamp() <= file.changed_at_s
-
-
-def rdma_file(spec: NodeSpec, have: Have) -> Iterator[Step | Refusal]:
-    """The RDMA plugin's file, made from the ports that this host has."""
-    ports: list[Any] = selected_ports(spec, have)
-    if not ports:
-        yield Step(
-            "write the RDMA device plugin's file", f"{spec.hca_count} HCAs of {spec.hca_model}",
-            "no port that pods could use", lambda: iter(()), waits_for="the ports",
-        )  # fmt: skip
-        return
-    text = rdma_plugin_config(
-        spec.rdma_resource_name, spec.rdma_resource_prefix, spec.rdma_resource_max, ports
-    )
-    step = written("write the RDMA device plugin's file", RDMA_PATH, text, have[Files])
-    if step:
-        yield step
 
 
 @deploy("Device plugins")

@@ -27,16 +27,6 @@ def files(spec: NodeSpec) -> tuple[str, ...]:
     return (kubeadm.JOIN_FILE, *repositories.files("kubernetes"))
 
 
-def labels(spec: NodeSpec) -> dict[str, str]:
-    """Labels that the node is to have: those asked for, and those that place the device plugins."""
-    ours = {}
-    if spec.gpu_count:
-        ours[NVIDIA_NODE_LABEL] = "true"
-    if spec.hca_count and spec.rdma_required:
-        ours[RDMA_NODE_LABEL] = "true"
-    return {**spec.kube_labels, **ours}
-
-
 def plan(spec: NodeSpec, have: Have) -> Iterator[Step | Refusal]:
     yield from repositories.present("kubernetes", spec, have)
     install = packages.installed(
@@ -128,23 +118,14 @@ def joined(spec: NodeSpec, have: Have) -> Iterator[Step | Refusal]:
 
 def as_asked(spec: NodeSpec, have: Have, there: NodeState) -> Iterator[Step]:
     """Labels and taints of the Node object."""
-    wanted: dict[str, str | None] = {
-        # Those of ours that place a plugin where its devices are no longer declared.
-        **{key: None for key in (NVIDIA_NODE_LABEL, RDMA_NODE_LABEL) if key in there.labels},
-        **labels(spec),
+    # What places the device plugins comes after their files, with their phase.
+    wanted = {
+        key: value
+        for key, value in spec.kube_labels.items()
+        if key not in (NVIDIA_NODE_LABEL, RDMA_NODE_LABEL)
     }
-    differing = {key: value for key, value in wanted.items() if there.labels.get(key) != value}
-    if differing:
-
-        def label(state: State, host: Host) -> None:
-            have.cluster.label(spec.kube_node_name, differing)
-
-        yield Step(
-            "label the node",
-            ", ".join(shown(key, value) for key, value in differing.items()),
-            ", ".join(shown(key, there.labels.get(key)) for key in differing),
-            lambda: iter([calling(label)]),
-        )  # fmt: skip
+    if step := kubeadm.labelled("label the node", wanted, there, have.cluster):
+        yield step
     # Only what is asked for is put there; taints of others are theirs, and stay.
     lacking = [taint for taint in map(Taint.parse, spec.kube_taints) if taint not in there.taints]
     if lacking:
@@ -159,10 +140,6 @@ def as_asked(spec: NodeSpec, have: Have, there: NodeState) -> Iterator[Step]:
             lambda: iter([calling(taint)]),
             disrupts=any(entry.effect == "NoExecute" for entry in lacking),  # it evicts
         )  # fmt: skip
-
-
-def shown(key: str, value: str | None) -> str:
-    return f"no {key}" if value is None else f"{key}={value}"
 
 
 @deploy("Kubernetes")

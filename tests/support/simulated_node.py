@@ -171,8 +171,10 @@ def snapshot(machine: SimulatedHost, command: str) -> str:
     for name in re.findall(rf"echo '{MARK} (\w+)'", command):
         out.append(f"{MARK} {name}")
         try:
-            text = files(machine, command) if name == "Files" else machine.facts[name](machine)
-            out += text.splitlines()
+            if name == "Files" and name not in machine.facts:
+                out += files(machine, command).splitlines()
+            else:
+                out += machine.facts[name](machine).splitlines()
             code = 0
         except Unreadable as error:
             code = int(error.args[0])

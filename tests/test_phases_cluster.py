@@ -1,0 +1,679 @@
+"""Phases kubernetes, device_plugins and admission, on simulated hosts in a simulated cluster."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+from pyinfra.api import FunctionCommand
+
+from claims.pods import NotTested, judge, probes
+from claims.resources import differences
+from cluster import CLOSED_TAINT, VALIDATED_CONDITION, Condition, ProbeResult, Taint
+from cluster.manifests import NVIDIA_NODE_LABEL, RDMA_NODE_LABEL
+from deploys.phases import admission, device_plugins, kubernetes
+from facts.snapshot import MARK
+from operations import admission as opening
+from operations import device_plugins as plugins
+from operations import kubeadm, node
+from operations.report import RUN, Row
+from tests.support.machine import (
+    DRIVER,
+    KEY_FINGERPRINT,
+    RDMA_PACKAGES,
+    Package,
+    bare,
+    machine,
+)
+from tests.support.machine import spec as system_spec
+from tests.support.simulated_cluster import (
+    CNI_MISSING,
+    EMPTY,
+    SimulatedCluster,
+    closed,
+    connect,
+    pod,
+)
+from tests.support.simulated_node import SimulatedFile, SimulatedHost, Unreadable, run
+
+ALL = (kubernetes, device_plugins, admission)
+NVIDIA_FILE, RDMA_FILE = device_plugins.NVIDIA_PATH, device_plugins.RDMA_PATH
+ASKED = Taint("nvidia.com/gpu", "present", "NoSchedule")
+KUBERNETES = ("kubelet", "kubeadm", "cri-tools", "kubernetes-cni")
+CONTAINERD = """\
+## dump
+version = 4
+[plugins."io.containerd.cri.v1.runtime".containerd]
+default_runtime_name = "nvidia"
+## rc
+0
+"""
+CONTAINERD_SERVICE = """\
+ActiveState=active
+UnitFileState=enabled
+ExecMainStartTimestamp=Mon 2026-11-30 17:16:40.250000 UTC
+NeedDaemonReload=no
+LimitMEMLOCK=infinity
+## files
+1000.000000000
+## done
+"""
+
+
+def spec(**changes: Any):
+    return system_spec(
+        **{
+            "kubernetes_repository_url": "http://mirror.test/kubernetes/",
+            "kubernetes_repository_fingerprint": KEY_FINGERPRINT, **changes,
+        }
+    )  # fmt: skip
+
+
+@pytest.fixture
+def cluster(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> SimulatedCluster:
+    found = SimulatedCluster()
+    monkeypatch.setattr(node.Cluster, "connect", lambda kubeconfig: found)
+    monkeypatch.setattr(RUN, "rows", {})
+    monkeypatch.setattr(RUN, "folder", tmp_path)
+    # Taking it costs a second per step; tests/test_node.py has it for real.
+    held = FunctionCommand(lambda state, host: True, (), {})
+    monkeypatch.setattr(node.lock, "take", lambda: held)
+    for module, name, seconds in (
+        (kubeadm, "POLL_S", 0), (kubeadm, "REPAIR_AFTER_S", 0.01),
+        (kubeadm, "READY_TIMEOUT_S", 0.05), (kubeadm, "GONE_TIMEOUT_S", 0.02),
+        (plugins, "POLL_S", 0), (plugins, "REPAIR_AFTER_S", 0.01), (plugins, "TIMEOUT_S", 0.05),
+    ):  # fmt: skip
+        monkeypatch.setattr(module, name, seconds)
+    return found
+
+
+@pytest.fixture
+def host(cluster: SimulatedCluster) -> SimulatedHost:
+    return ready_for_kubernetes(cluster)
+
+
+def ready_for_kubernetes(cluster: SimulatedCluster, name: str = "gpu01") -> SimulatedHost:
+    """A host that the phases before have finished."""
+    persistenced = {
+        "ActiveState": "active", "UnitFileState": "enabled",
+        "argv": "/usr/bin/nvidia-persistenced --persistence-mode",
+    }  # fmt: skip
+    loaded = dict.fromkeys(("ib_uverbs", "ib_umad", "rdma_ucm", "br_netfilter"), 0)
+    found = bare(
+        name, loaded=DRIVER, library=DRIVER, persistenced=persistenced, persistence_mode=True,
+        modules=loaded, packages={name: Package("50.0-1") for name in RDMA_PACKAGES},
+    )  # fmt: skip
+    archive = machine(found).archive
+    archive |= {"kubelet": ["1.36.2-1.1", "1.36.3-1.1"], "kubeadm": ["1.36.3-1.1"]}
+    archive |= {"cri-tools": ["1.36.0-1.1"], "kubernetes-cni": ["1.7.1-1.1"]}
+    archive |= {name: ["1.0-1"] for name in ("conntrack", "ethtool", "iptables", "socat")}
+    found.facts |= {
+        "Xids": lambda h: "## end",
+        "Containerd": lambda h: CONTAINERD,
+        "ContainerdService": lambda h: CONTAINERD_SERVICE,
+    }
+    return connect(cluster, found)
+
+
+@pytest.fixture
+def converge(monkeypatch: pytest.MonkeyPatch, cluster: SimulatedCluster):
+    def go(*hosts: SimulatedHost, phases: tuple[ModuleType, ...] = ALL, **changes: Any) -> Row:
+        specs = {host.name: spec(kube_node_name=host.name, **changes) for host in hosts}
+        monkeypatch.setattr(node, "specs", lambda: specs)
+        run(list(hosts), {}, lambda: node.converge(name="Converge", phases=list(phases)))
+        return RUN.rows[hosts[0].name]
+
+    return go
+
+
+@pytest.fixture
+def open_host(host: SimulatedHost, cluster: SimulatedCluster, converge) -> SimulatedHost:
+    """A host that has been through it all."""
+    row = converge(host)
+    assert (row.state, row.problems) == ("open", [])
+    for log in (host.log, host.stdin, cluster.log, cluster.probe_runs, cluster.closed_at_start):
+        log.clear()
+    return host
+
+
+def changes(row: Row) -> list[str]:
+    return [change.split(" | ")[1] for change in row.changes]
+
+
+def condition(cluster: SimulatedCluster, name: str = "gpu01") -> Condition:
+    return cluster.nodes[name].conditions[VALIDATED_CONDITION]
+
+
+# --- all three --------------------------------------------------------------------------------
+
+
+def test_fresh_host_joins_offers_and_is_opened(host, cluster, converge):
+    row = converge(host)
+    assert (row.state, row.problems) == ("open", [])
+    assert changes(row) == [
+        "add the kubernetes repository", "install kubelet and kubeadm", "join the cluster",
+        "write the NVIDIA device plugin's file", "write the RDMA device plugin's file",
+        "label the node for its device plugins", "apply the device plugins",
+        "validate the node and open it",
+    ]  # fmt: skip
+    assert row.offers == {"nvidia.com/gpu": "2", "rdma/hca_shared": "63"}
+    assert cluster.nodes["gpu01"].taints == (ASKED,)
+    # The word first, the taint last: users come only to a node that says that it has passed.
+    assert cluster.log[-2:] == ["condition True Validated", f"untaint {CLOSED_TAINT.key}"]
+    assert cluster.probe_runs == [True]
+    assert all(machine(host).packages[name].held for name in KUBERNETES)
+
+
+def test_converged_host_costs_one_command_and_changes_nothing(open_host, cluster, converge):
+    row = converge(open_host)
+    assert (row.state, row.planned) == ("open", [])
+    assert len(open_host.log) == 1
+    assert MARK in open_host.log[0]
+    assert cluster.log == []
+
+
+def test_the_first_plan_names_what_is_to_come(host, converge):
+    row = converge(host, audit=True)
+    assert row.state == "audited"
+    assert {
+        "kubernetes | wait for the node to be Ready",
+        "device_plugins | wait for the device plugins",
+        "admission | validate the node and open it",
+    } <= set(row.planned)  # fmt: skip
+
+
+def test_a_run_that_dies_anywhere_is_finished_by_the_next(cluster, converge):
+    """Cut after 0, 1, 2, ... commands and calls that change something, until none is left."""
+    for after in range(100):
+        cluster.__init__()
+        host = ready_for_kubernetes(cluster)
+        host.cut_after = after
+        first = converge(host)
+        dead = first.state != "open"
+        there = cluster.nodes.get("gpu01")
+        if dead and there is not None:
+            assert closed(there), f"open without having passed, after {after}"
+        left_over = dict(cluster.tokens)
+        host.cut_after = None
+        row = converge(host)
+        assert (row.state, row.problems) == ("open", []), after
+        assert cluster.tokens == {}, (after, left_over)
+        assert not [p for p in cluster.pods if p.name.startswith("probe-")], after
+        assert kubeadm.JOIN_FILE not in host.files, after
+        assert converge(host).planned == [], after
+        if not dead:
+            break
+    else:
+        pytest.fail("never reached the end")
+    assert after >= 20
+
+
+@pytest.mark.parametrize(
+    ("phase", "fact"),
+    [
+        *((kubernetes, name) for name in ("Kubelet", "Packages", "Files", "AptSources")),
+        *((device_plugins, name) for name in ("Kubelet", "Files", "Infiniband", "PciDevices")),
+    ],
+)
+def test_unreadable_is_not_absent(host, cluster, converge, phase, fact):
+    answer(host, fact, Unreadable(124))
+    row = converge(host, phases=(phase,))
+    assert row.state == "failed"
+    assert host.changes == cluster.log == []
+    assert fact in row.problems[0]
+    assert "timed out" in row.problems[0]
+
+
+@pytest.mark.parametrize(
+    "fact",
+    ["Kubelet", "Machine", "PciDevices", "Xids", "Swap", "Infiniband", "NvidiaDriver",
+     "NvidiaPersistenced", "Gpus", "Containerd", "ContainerdService"],
+)  # fmt: skip
+def test_a_claim_that_cannot_be_judged_does_not_hold(open_host, cluster, converge, fact):
+    answer(open_host, fact, Unreadable(3))
+    row = converge(open_host, phases=(admission,))
+    assert any(fact in problem for problem in row.problems)
+    if fact != "Kubelet":  # without it, not even the node's own name would be sure
+        assert closed(cluster.nodes["gpu01"])
+        assert fact in condition(cluster).message
+
+
+def answer(host: SimulatedHost, fact: str, error: Exception) -> None:
+    def unreadable(h: SimulatedHost) -> str:
+        raise error
+
+    host.facts[fact] = unreadable
+
+
+@pytest.mark.parametrize(
+    ("phase", "method"),
+    [(kubernetes, "ca_hash"), (kubernetes, "join_token"), (device_plugins, "apply"),
+     (device_plugins, "differs"), (admission, "probes"), (admission, "untaint")],
+)  # fmt: skip
+def test_an_api_that_refuses_fails_its_host_in_the_apis_words(
+    host, cluster, converge, phase, method
+):
+    if phase is not kubernetes:
+        converge(host, phases=(kubernetes,))
+    if phase is admission:
+        converge(host, phases=(kubernetes, device_plugins))
+    cluster.fails = {method}
+    row = converge(host, phases=ALL[: ALL.index(phase) + 1])
+    assert row.state == "failed"
+    assert row.problems == [f"kubernetes api: want {method}, have 503; look at the API server"]
+    there = cluster.nodes.get("gpu01")
+    assert there is None or closed(there)
+    cluster.fails = set()
+    assert converge(host).state == "open"
+
+
+def test_two_nodes_share_the_daemonsets_and_keep_their_pods(cluster, converge):
+    first, second = ready_for_kubernetes(cluster), ready_for_kubernetes(cluster, "gpu02")
+    converge(first, second)
+    assert {row.state for row in RUN.rows.values()} == {"open"}
+    assert sorted(line for line in cluster.log if line.startswith("apply")) == [
+        "apply nvidia-device-plugin", "apply rdma-shared-device-plugin",
+    ]  # fmt: skip
+    theirs = [p.uid for p in cluster.pods if p.node == "gpu02"]
+    machine(first).hcas = machine(first).hcas[:1]
+    converge(first, second, hca_count=1, phases=(device_plugins,))
+    assert "delete rdma-shared-device-plugin" not in cluster.log  # the same model: the same file
+    first.files[RDMA_FILE].text += " "
+    converge(first, second, phases=(device_plugins,))
+    assert "restart the device plugins of this node" in changes(RUN.rows["gpu01"])
+    assert RUN.rows["gpu02"].changes == []
+    assert [p.uid for p in cluster.pods if p.node == "gpu02"] == theirs
+
+
+# --- kubernetes -------------------------------------------------------------------------------
+
+
+def test_pyi10_no_token_in_a_command_line_a_log_or_the_result(
+    host, cluster, converge, caplog, tmp_path, capsys
+):
+    cluster.join_fails = "error execution phase kubelet-start: token"
+    converge(host)
+    cluster.join_fails = ""
+    assert converge(host).state == "open"
+    (tmp_path / "result").write_text(json.dumps([vars(row) for row in RUN.rows.values()]))
+    shown = "\n".join(
+        [*host.log, *cluster.log, caplog.text, (tmp_path / "result").read_text(),
+         *capsys.readouterr(), *(file.text for file in host.files.values())]
+    )  # fmt: skip
+    assert len(cluster.minted) == 2
+    for token in cluster.minted:
+        assert token not in shown
+        assert token.partition(".")[2] not in shown
+    assert cluster.tokens == {}
+
+
+def test_kad01_kubeadms_own_reason_is_in_the_result_and_half_a_join_is_undone(
+    host, cluster, converge
+):
+    cluster.join_fails = (
+        "[preflight] ok\n\t[ERROR CRI]: container runtime is not running\n[preflight] x"
+    )
+    row = converge(host)
+    assert row.state == "failed"
+    (problem,) = row.problems
+    assert "have: [ERROR CRI]: container runtime is not running" in problem
+    assert cluster.tokens == {}
+    cluster.join_fails = ""
+    row = converge(host)
+    assert row.state == "open"
+    assert changes(row)[:2] == ["undo the join that was cut off", "join the cluster"]
+
+
+def test_a_node_object_that_is_there_already_is_closed_before_its_kubelet_starts(
+    host, cluster, converge
+):
+    own = Taint("team", "blue", "NoSchedule")
+    passed = {VALIDATED_CONDITION: Condition("True", "Validated", "", "")}
+    cluster.nodes["gpu01"] = replace(EMPTY, name="gpu01", taints=(own,), conditions=passed)
+    row = converge(host, phases=(kubernetes,))
+    assert row.state == "done"
+    assert cluster.closed_at_start == [True]
+    assert set(cluster.nodes["gpu01"].taints) == {own, CLOSED_TAINT, ASKED}
+    assert converge(host).state == "open"
+    assert cluster.probe_runs == [True]
+
+
+def test_kad06_a_name_that_is_ready_is_waited_for_and_then_named(host, cluster, converge):
+    cluster.nodes["gpu01"] = replace(EMPTY, name="gpu01", ready=True)
+    row = converge(host)
+    assert "want Node gpu01 given up before this host joins under its name" in row.problems[0]
+    assert cluster.minted == []
+    cluster.nodes["gpu01"] = replace(cluster.nodes["gpu01"], ready=False)
+    assert converge(host).state == "open"
+
+
+def test_joined_but_not_ready_is_repaired_by_one_restart_of_the_kubelet(host, cluster, converge):
+    cluster.csinode_fails = True
+    row = converge(host)
+    assert row.state == "open"
+    assert "wait for the node to be Ready" in changes(row)
+    assert sum("restart kubelet" in line for line in host.log) == 1
+
+
+def test_a_kubelet_that_stays_not_ready_is_told_with_its_own_errors(host, cluster, converge):
+    cluster.stuck = "PLEG is not healthy"
+    row = converge(host)
+    assert row.state == "failed"
+    assert "have KubeletNotReady: PLEG is not healthy" in row.problems[0]
+    assert "no luck" in row.problems[0]
+    assert closed(cluster.nodes["gpu01"])
+
+
+def test_a_missing_cni_is_named_and_no_kubelet_restarted_for_it(host, cluster, converge):
+    cluster.cni_missing = True
+    row = converge(host)
+    assert CNI_MISSING in row.problems[0]
+    assert "look at the cluster's CNI DaemonSet" in row.problems[0]
+    assert not any("restart kubelet" in line for line in host.log)
+
+
+def test_a_node_object_that_was_deleted_under_its_host_comes_back_closed(
+    open_host, cluster, converge
+):
+    del cluster.nodes["gpu01"]
+    row = converge(open_host)
+    assert row.state == "open"
+    assert open_host.log.count("systemctl daemon-reload && systemctl restart kubelet.service") == 1
+    assert cluster.closed_at_start == [True]
+    assert cluster.probe_runs == [True]
+
+
+def test_a_kubelet_that_was_stopped_is_started_and_enabled(open_host, cluster, converge):
+    kubelet = open_host.values["kubelet"]
+    kubelet.active = kubelet.enabled = False
+    row = converge(open_host)
+    assert (row.state, kubelet.active, kubelet.enabled) == ("open", True, True)
+
+
+def test_a_word_from_before_the_boot_is_not_ready(open_host, cluster, converge):
+    cluster.nodes["gpu01"] = replace(cluster.nodes["gpu01"], boot_id="an earlier one")
+    row = converge(open_host)
+    assert row.state == "open"
+    assert cluster.nodes["gpu01"].boot_id == "boot"
+
+
+def test_files_with_a_token_that_a_killed_join_left_are_removed(open_host, cluster, converge):
+    open_host.files[kubeadm.JOIN_FILE] = SimulatedFile("token: x\n", "0600")
+    open_host.values["kubelet"].bootstrapping = True
+    row = converge(open_host)
+    assert changes(row) == ["remove what the join has left", "validate the node and open it"]
+    assert kubeadm.JOIN_FILE not in open_host.files
+
+
+def test_a_kubelet_older_than_its_package_is_restarted(open_host, cluster, converge):
+    """The package does not do it: a run that died after it would leave the old one for ever."""
+    cluster.taint("gpu01", CLOSED_TAINT)
+    cluster.nodes["gpu01"] = replace(cluster.nodes["gpu01"], kubelet_version="v1.36.2")
+    row = converge(open_host)
+    assert row.state == "open"
+    assert changes(row)[0] == "restart the kubelet into its version"
+
+
+def test_a_kubelet_of_a_node_in_service_is_not_restarted(open_host, cluster, converge):
+    cluster.nodes["gpu01"] = replace(cluster.nodes["gpu01"], kubelet_version="v1.36.2")
+    row = converge(open_host)
+    assert open_host.changes == []
+    assert "restart the kubelet into its version" in row.problems[0]
+
+
+def test_labels_and_taints_that_drift_come_back_and_others_stay(open_host, cluster, converge):
+    own = Taint("team", "blue", "NoExecute")
+    state = cluster.nodes["gpu01"]
+    labels = {"rack": "r02", "mine": "yes", NVIDIA_NODE_LABEL: "true"}
+    cluster.nodes["gpu01"] = replace(
+        state, labels=labels, taints=(own, replace(ASKED, value="other"))
+    )
+    row = converge(open_host, kube_labels={"rack": "r01"})
+    assert changes(row) == [
+        "label the node", "taint the node as asked", "label the node for its device plugins",
+        "validate the node and open it",
+    ]  # fmt: skip
+    assert cluster.nodes["gpu01"].labels == {**labels, "rack": "r01", RDMA_NODE_LABEL: "true"}
+    assert set(cluster.nodes["gpu01"].taints) == {own, ASKED}
+    assert converge(open_host, kube_labels={"rack": "r01"}).planned == []
+
+
+def test_a_taint_that_evicts_is_not_put_on_a_node_in_service(open_host, cluster, converge):
+    row = converge(open_host, kube_taints=["gone=now:NoExecute"])
+    assert cluster.log == []
+    assert "taint the node as asked" in row.problems[0]
+
+
+def test_a_plugins_label_leaves_with_its_devices(open_host, cluster, converge):
+    converge(open_host, phases=(device_plugins,), rdma_required=False)
+    assert RDMA_NODE_LABEL not in cluster.nodes["gpu01"].labels
+    assert NVIDIA_NODE_LABEL in cluster.nodes["gpu01"].labels
+
+
+# --- device plugins ---------------------------------------------------------------------------
+
+
+def test_a_plugin_that_does_not_start_is_told_with_its_pods_reason(host, cluster, converge):
+    cluster.pod_waits = "ImagePullBackOff: not found"
+    row = converge(host)
+    assert row.state == "failed"
+    assert "nvidia.com/gpu none instead of 2" in row.problems[0]
+    assert "nvidia-device-plugin" in row.problems[0]
+    assert "ImagePullBackOff: not found, read its log" in row.problems[0]
+    assert closed(cluster.nodes["gpu01"])
+
+
+def test_dpl05_a_plugin_that_runs_and_offers_nothing_is_restarted_once(host, cluster, converge):
+    cluster.offers_nothing_until_restart = True
+    assert converge(host).state == "open"
+    assert cluster.log.count("delete nvidia-device-plugin") == 1
+
+
+def test_a_plugin_that_never_offers_fails_after_one_restart(host, cluster, converge):
+    host.values["gpus_offered"] = {"nvidia.com/gpu": "1"}
+    row = converge(host)
+    assert "nvidia.com/gpu 1 instead of 2" in row.problems[0]
+    assert "the plugins run: read their logs" in row.problems[0]
+    assert cluster.log.count("delete nvidia-device-plugin") == 1
+
+
+def test_another_image_reaches_the_node_that_is_converged(open_host, cluster, converge):
+    old = {p.uid for p in cluster.pods}
+    row = converge(open_host, nvidia_device_plugin_image="nvcr.io/nvidia/k8s-device-plugin:v0.21.0")
+    assert changes(row) == [
+        "apply the device plugins", "restart the device plugins of this node",
+        "validate the node and open it",
+    ]  # fmt: skip
+    assert len({p.uid for p in cluster.pods} - old) == 1
+
+
+def test_a_pod_that_is_not_ready_counts_also_while_its_devices_are_still_listed(
+    open_host, cluster, converge
+):
+    cluster.pods = [replace(p, ready=False) if "nvidia" in p.name else p for p in cluster.pods]
+    row = converge(open_host)
+    assert "not ready" in row.problems[0]
+
+
+def test_rdm06_two_pods_of_one_plugin_are_a_fault(open_host, cluster, converge):
+    twin = next(p for p in cluster.pods if "rdma" in p.name)
+    cluster.pods.append(replace(twin, uid="twin", name="twin"))
+    assert "2 pods of rdma-shared-device-plugin" in converge(open_host).problems[0]
+
+
+def test_rdm04_a_thousand_shares_are_1k_in_the_apis_words(host, converge):
+    row = converge(host, rdma_resource_max=1000)
+    assert row.state == "open"
+    assert row.offers["rdma/hca_shared"] == "1k"
+    assert differences(
+        spec(rdma_resource_max=999), {"nvidia.com/gpu": "2", "rdma/hca_shared": "1k"}
+    )
+
+
+def test_rdm01_no_port_for_pods_is_told_and_writes_no_file(host, cluster, converge):
+    machine(host).port.state = "1: DOWN"
+    row = converge(host, phases=(kubernetes, device_plugins))
+    assert "have no port that pods could use" in row.problems[0]
+    assert RDMA_FILE not in host.files
+
+
+# --- admission --------------------------------------------------------------------------------
+
+
+def test_a_claim_that_fails_closes_an_open_node_with_the_reason_on_it(open_host, cluster, converge):
+    machine(open_host).swaps = ["/dev/vda5"]
+    row = converge(open_host)
+    assert (row.state, row.phases["admission"]) == ("closed", "failed")
+    assert row.problems == ["swap: want none, have /dev/vda5; run the main job"]
+    assert closed(cluster.nodes["gpu01"])
+    assert (condition(cluster).status, condition(cluster).message) == ("False", row.problems[0])
+    assert cluster.probe_runs == []
+    machine(open_host).swaps = []
+    assert converge(open_host).state == "open"
+    assert cluster.probe_runs == [True]
+
+
+def test_what_did_not_pass_keeps_its_reason_while_something_else_is_changed(
+    open_host, cluster, converge
+):
+    machine(open_host).swaps = ["/dev/vda5"]
+    converge(open_host)
+    row = converge(open_host, phases=(kubernetes,), kube_labels={"rack": "r01"})
+    assert changes(row) == ["label the node"]
+    assert condition(cluster).reason == "ValidationFailed"
+
+
+@pytest.mark.parametrize(
+    ("kind", "result", "log", "problem"),
+    [
+        ("gpu", {"phase": "Failed", "reason": "UnexpectedAdmissionError: x"}, None, "Error: x"),
+        ("gpu", {}, ("GPU-1)", "GPU-1)\nGPU 1: A100 (UUID: GPU-2)"), "exactly one GPU, have 2"),
+        ("bare", {}, ("## gpu-files", "## gpu-files\n/dev/nvidia0"), "no GPU in a pod that asked"),
+        ("bare", {}, ("## rdma-files", "## rdma-files\n/dev/infiniband/uverbs0"), "no RDMA device"),
+        ("rdma", {}, ("/dev/infiniband/rdma_cm\n", ""), "want /dev/infiniband/rdma_cm*"),
+        ("rdma", {}, ("unlimited", "8192"), "have 8192 KiB"),
+        ("bare", {}, ("## end", ""), "a whole log"),
+    ],
+)
+def test_a_pod_that_sees_something_else_keeps_the_node_closed(
+    host, cluster, converge, kind, result, log, problem
+):
+    converge(host, phases=(kubernetes, device_plugins))
+    if log:
+        cluster.pods.append(pod("x", "gpu01", labels={"rackwright.io/probe": kind}))
+        cluster.probe_logs[kind] = cluster._result(cluster.pods.pop()).log.replace(*log)
+    cluster.probe_results[kind] = result
+    row = converge(host)
+    assert row.state == "closed"
+    assert problem in row.problems[0]
+    assert problem in condition(cluster).message
+    assert (condition(cluster).status, condition(cluster).reason) == ("False", "ValidationFailed")
+    assert closed(cluster.nodes["gpu01"])
+    cluster.probe_logs, cluster.probe_results = {}, {}
+    assert converge(host).state == "open"
+
+
+NO_ROOM = {
+    "phase": "Pending", "log": "", "scheduled": False,
+    "reason": "Unschedulable: 0/2 nodes are available: 1 Insufficient nvidia.com/gpu.",
+}  # fmt: skip
+
+
+def test_a_closed_node_without_room_stays_closed_and_says_who_is_in_the_way(
+    host, cluster, converge
+):
+    converge(host, phases=(kubernetes, device_plugins))
+    cluster.pods.append(pod("job", "gpu01", namespace="team", requests={"nvidia.com/gpu": "2"}))
+    cluster.probe_results["gpu"] = NO_ROOM
+    row = converge(host)
+    assert row.state == "closed"
+    assert row.problems == [
+        "a pod with one nvidia.com/gpu: want room to run it, have Unschedulable: 0/2 nodes are "
+        "available: 1 Insufficient nvidia.com/gpu.; end what is in its way (here: team/job), "
+        "then run again"
+    ]
+    assert (condition(cluster).status, condition(cluster).reason) == ("False", "NotTested")
+    assert closed(cluster.nodes["gpu01"])
+
+
+def test_a_node_full_of_users_pods_is_opened_again_and_says_what_was_not_tested(
+    open_host, cluster, converge
+):
+    cluster.pods.append(pod("job", "gpu01", namespace="team", requests={"nvidia.com/gpu": "2"}))
+    cluster.probe_results["gpu"] = NO_ROOM
+    row = converge(open_host, kube_labels={"rack": "r01"})
+    assert row.state == "open"
+    assert condition(cluster).status == "True"
+    assert "2 pods and all claims passed; not tested: a pod with one nvidia.com/gpu" in (
+        condition(cluster).message
+    )
+
+
+def test_a_pod_without_room_is_neither_pass_nor_fail():
+    asked = probes(spec())
+    with pytest.raises(NotTested, match="Insufficient"):
+        list(judge(spec(), asked[1], ProbeResult(name="x", **NO_ROOM)))
+
+
+def test_an_open_node_that_was_changed_is_validated_again_and_closed_meanwhile(
+    open_host, cluster, converge
+):
+    row = converge(open_host, kube_labels={"rack": "r01"})
+    assert changes(row) == ["label the node", "validate the node and open it"]
+    assert cluster.log[:3] == [
+        "condition Unknown Changing", "label ['rack']", f"taint {CLOSED_TAINT}",
+    ]  # fmt: skip
+    assert cluster.probe_runs == [True]
+    assert row.state == "open"
+
+
+def test_a_run_that_dies_while_an_open_node_is_validated_again(open_host, cluster, converge):
+    labels = {f"rack{n}": "x" for n in range(20)}
+    for after in range(2, 20):
+        asked = dict([*labels.items()][: after - 1])
+        open_host.cut_after = after
+        dead = converge(open_host, kube_labels=asked).state != "open"
+        # Until the first call of the validation it has only been changed, and says so.
+        said = condition(cluster).status
+        assert not dead or closed(cluster.nodes["gpu01"]) or (after, said) == (2, "Unknown")
+        open_host.cut_after = None
+        assert converge(open_host, kube_labels=asked).state == "open"
+        if not dead:
+            return
+    pytest.fail("never reached the end")
+
+
+def test_pods_of_a_killed_admission_are_deleted_and_those_of_a_validation_left_alone(
+    open_host, cluster, converge
+):
+    labels = {"rackwright.io/probe": "gpu", "rackwright.io/node": "gpu01"}
+    ours = pod("ours", "gpu01", labels={**labels, "rackwright.io/run": f"{opening.OURS}1f2e"})
+    theirs = pod("theirs", "gpu01", labels={**labels, "rackwright.io/run": "1f2e3d4c"})
+    cluster.pods += [ours, theirs]
+    converge(open_host, kube_labels={"rack": "r01"})
+    assert ours not in cluster.pods
+    assert theirs in cluster.pods
+
+
+def test_a_node_of_another_machine_is_not_opened(open_host, cluster, converge):
+    cluster.nodes["gpu01"] = replace(cluster.nodes["gpu01"], machine_id="another")
+    row = converge(open_host, phases=(admission,))
+    assert "one with machine-id another" in row.problems[0]
+    assert closed(cluster.nodes["gpu01"])
+
+
+def test_admission_alone_on_a_host_that_has_not_joined(host, converge):
+    row = converge(host, phases=(admission,))
+    assert row.state == "failed"
+    assert "waiting for the node to be Ready, which no step brings" in row.problems[0]
+
+
+def test_audit_says_what_is_wrong_and_closes_nothing(open_host, cluster, converge):
+    machine(open_host).swaps = ["/dev/vda5"]
+    row = converge(open_host, audit=True)
+    assert (row.state, row.planned) == ("audited", ["admission | close the node"])
+    assert cluster.log == []
