@@ -342,11 +342,11 @@ class NodeSpec(BaseModel):
         example="registry.k8s.io/pause:3.10.2",
     )
     validation_image: Image = key(
-        "registry.k8s.io/e2e-test-images/busybox:1.36.1-1",
+        "registry.k8s.io/build-image/debian-base:bookworm-v1.0.4",
         "Image of the pods that validate a node as its users will see it. It needs `sh`, `ls`, "
         "`cat` and `sleep`.",
         form=PINNED,
-        example="registry.k8s.io/e2e-test-images/busybox:1.36.1-1",
+        example="registry.k8s.io/build-image/debian-base:bookworm-v1.0.4",
     )
 
     debian_repository_url: RepositoryUrl | None = key(
