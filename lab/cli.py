@@ -17,7 +17,7 @@ from lab import description, host, mirror, network, node_objects, services
 from lab import nodes as cluster_nodes
 from lab.description import Description
 from lab.errors import LabError
-from lab.guest import accelerator, faults, identity, image, machines, ssh
+from lab.guest import accelerator, box, faults, identity, image, machines, ssh
 from lab.guest.machines import BARE, Machine
 from lab.lock import exclusive
 from lab.parallel import each
@@ -46,7 +46,9 @@ def parser() -> argparse.ArgumentParser:
 
     up = commands.add_parser("up", help="bring everything up; what is up already is left alone")
     up.add_argument("--install", action="store_true", help="install missing programs with apt")
-    up.add_argument("--guests-only", action="store_true", help="without mirror and control plane")
+    parts = up.add_mutually_exclusive_group()
+    parts.add_argument("--guests-only", action="store_true", help="without mirror, control plane")
+    parts.add_argument("--services-only", action="store_true", help="without guests")
     up.set_defaults(run=run_up)
 
     down = commands.add_parser("down", help="stop everything; disks and caches stay")
@@ -75,6 +77,9 @@ def parser() -> argparse.ArgumentParser:
     snapshot.add_argument("nodes", nargs="*", metavar="NODE", help="all, if none is named")
     snapshot.set_defaults(run=run_snapshot)
 
+    pack = commands.add_parser("box", help="pack the guests' image for Vagrant")
+    pack.set_defaults(run=run_box)
+
     fault = commands.add_parser(
         "fault",
         help="let something go wrong in a guest",
@@ -92,24 +97,38 @@ def run_up(arguments: argparse.Namespace, lab: Description, console: Console) ->
     host.check(console, install=arguments.install)
     with exclusive(console):
         identity.make_keys(lab)
-        apt_key = mirror.key()
-        disk_image = image.build(lab, console)
-        chosen = accelerator.choose(disk_image.kernel, console)
         with step(console, "libvirt"):
             host.start_libvirt()
         with step(console, f"network {lab.network.name}, {lab.network.host}"):
             network.up(lab)
-        guests = machines.machines(lab, [])
-
-        def bring_up(guest: Machine) -> str:
-            return f"{guest.node.name} {guest.up(disk_image, chosen, lab, apt_key)}"
-
-        with step(console, f"guests ({chosen})"):
-            outcomes = each(bring_up, guests)
-        console.print(f"   {', '.join(outcomes)}")
-        image.forget_others(disk_image)
+        if not arguments.services_only:
+            bring_up_guests(lab, console)
         if not arguments.guests_only:
             services.up(console)
+    return 0
+
+
+def bring_up_guests(lab: Description, console: Console) -> None:
+    apt_key = mirror.key()
+    disk_image = image.build(lab, console)
+    chosen = accelerator.choose(disk_image.kernel, console)
+
+    def bring_up(guest: Machine) -> str:
+        return f"{guest.node.name} {guest.up(disk_image, chosen, lab, apt_key)}"
+
+    with step(console, f"guests ({chosen})"):
+        outcomes = each(bring_up, machines.machines(lab, []))
+    console.print(f"   {', '.join(outcomes)}")
+    image.forget_others(disk_image)
+
+
+def run_box(arguments: argparse.Namespace, lab: Description, console: Console) -> int:
+    host.check(console, install=False)
+    with exclusive(console):
+        host.start_libvirt()
+        identity.make_keys(lab)
+        packed = box.pack(image.build(lab, console), lab, mirror.key(), console)
+    print(f"vagrant box add --force --provider libvirt --name rackwright/trixie {packed}")
     return 0
 
 

@@ -56,10 +56,11 @@ def check(console: Console, *, install: bool) -> None:
     argv = ["apt-get", "install", "-y", "--no-install-recommends", *missing]
     if not install:
         raise LabError(
-            f"lab: want {', '.join(missing)} installed, have none of them; "
+            f"lab: want {', '.join(missing)} installed, have them missing; "
             f"run: {' '.join(argv)} (or: python -m lab up --install)"
         )
     with step(console, f"install {' '.join(missing)}"):
+        run(["apt-get", "update"], timeout_s=600)
         run(argv, timeout_s=1200, env=os.environ | {"DEBIAN_FRONTEND": "noninteractive"})
 
 
