@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import functools
 import hashlib
 import json
 from pathlib import Path
@@ -46,12 +48,13 @@ def device_plugins(
         (RDMA_PLUGIN, rdma_image, RDMA_CONFIG, RDMA_NODE_LABEL),
     ]
     return [
-        _daemonset(name, image, config, label, namespace)
+        copy.deepcopy(_daemonset(name, image, config, label, namespace))
         for name, image, config, label in wanted
         if image is not None
     ]
 
 
+@functools.cache  # every plan of every node asks for the same two
 def _daemonset(name: str, image: str, config_file: str, label: str, namespace: str) -> Json:
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(TEMPLATES), undefined=jinja2.StrictUndefined
