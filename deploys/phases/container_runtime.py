@@ -64,8 +64,9 @@ def plan(spec: NodeSpec, have: Have) -> Iterator[Step | Refusal]:
     if not pending and have[Containerd].installed:
         yield from judged(spec, have[Containerd])
     if spec.gpu_count:
-        yield from cdi(have)
-        yield from proven(spec, have, pending=pending)
+        specification = list(cdi(have))
+        yield from specification
+        yield from proven(spec, have, pending=pending or bool(specification))
 
 
 def configuration(spec: NodeSpec, have: Have) -> Iterator[Step | Refusal]:

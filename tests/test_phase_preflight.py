@@ -1,0 +1,496 @@
+"""Preflight: every refusal with its message, and nothing changed by any of them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pytest
+
+from deploys.phases import container_runtime, mig, nvidia_driver, preflight
+from facts.files import Files
+from facts.kubernetes import CA as CA_FILE
+from facts.readings import READINGS
+from facts.snapshot import MARK
+from operations.report import RUN
+from tests.support import machine as system
+from tests.support.machine import KERNEL
+from tests.support.runtime import (
+    CA,
+    OTHER_CA,
+    Engine,
+    bare,
+    disk_free,
+    make_engine,
+    open_node,
+    runtime,
+)
+from tests.support.simulated_node import SimulatedFile, SimulatedHost, Unreadable
+
+# A phase of this name makes a run one that may close a node.
+admission: Any = SimpleNamespace(__name__="deploys.phases.admission", plan=lambda spec, have: ())
+ALL: tuple[ModuleType, ...] = (preflight, container_runtime, mig, admission)
+
+
+@pytest.fixture
+def engine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Engine:
+    return make_engine(monkeypatch, tmp_path)
+
+
+@dataclass
+class Case:
+    """Something that is wrong with a host, or with its cluster."""
+
+    name: str
+    break_it: Callable[[SimulatedHost, Engine], object]
+    message: str
+    unfit: bool = False
+    """Whether users must not be on such a node."""
+    of_the_node: bool = False
+    """Whether it says itself what the API tells of the Node object."""
+    asked: dict[str, Any] = field(default_factory=dict)
+    machine: dict[str, Any] = field(default_factory=dict)
+
+
+def nothing(host: SimulatedHost, engine: Engine) -> None:
+    pass
+
+
+def reading(fact: str, *changes: tuple[str, str]) -> Callable[[SimulatedHost, Engine], None]:
+    """Replace words in what a reading prints."""
+
+    def break_it(host: SimulatedHost, engine: Engine) -> None:
+        before = host.facts[fact]
+
+        def answer(h: SimulatedHost) -> str:
+            text = before(h)
+            for old, new in changes:
+                assert old in text, f"{fact}: no {old!r} in {text!r}"
+                text = text.replace(old, new)
+            return text
+
+        host.facts[fact] = answer
+
+    return break_it
+
+
+def prints(fact: str, text: str) -> Callable[[SimulatedHost, Engine], None]:
+    def break_it(host: SimulatedHost, engine: Engine) -> None:
+        host.facts[fact] = lambda h: text
+
+    return break_it
+
+
+def cluster(**values: object) -> Callable[[SimulatedHost, Engine], None]:
+    def break_it(host: SimulatedHost, engine: Engine) -> None:
+        for name, value in values.items():
+            assert hasattr(engine.cluster, name)
+            setattr(engine.cluster, name, value)
+
+    return break_it
+
+
+def joined(server: str, ca: str | None) -> Callable[[SimulatedHost, Engine], None]:
+    def break_it(host: SimulatedHost, engine: Engine) -> None:
+        host.values["joined"] = f"server: {server}"
+        if ca:
+            host.files[CA_FILE] = SimulatedFile(ca)
+
+    return break_it
+
+
+def narrow(address: str) -> Callable[[SimulatedHost, Engine], None]:
+    links = f"{address}/current_link_width:8\n{address}/max_link_width:16\n## links"
+    return reading("PciDevices", ("## links", links))
+
+
+CASES = [
+    Case(
+        "wrong system",
+        prints("OsRelease", 'ID=rocky\nVERSION_ID="9.5"\nPRETTY_NAME="Rocky Linux 9.5"'),
+        "system: want one of debian 12, debian 13, ubuntu 22.04, ubuntu 24.04, "
+        "have Rocky Linux 9.5; install one of these, or leave the host out",
+    ),
+    Case(
+        "wrong architecture",
+        reading("Machine", ("x86_64", "aarch64")),
+        "system: want x86_64, have aarch64; leave the host out",
+    ),
+    Case(
+        "cgroup v1",
+        reading("Machine", ("cgroup2fs", "tmpfs")),
+        "system: want cgroup v2 for Kubernetes 1.36.3, have cgroup v1; "
+        "boot with systemd.unified_cgroup_hierarchy=1",
+    ),
+    Case(
+        "drv_17 missing GPU",
+        nothing,
+        "hardware: want 2 GPUs of A100-SXM4-40GB, have 1; "
+        "look for the GPU with lspci and in the BMC's log, or correct gpu_count and gpu_model",
+        unfit=True, machine={"gpus": ["0001:41:00.0"]},
+    ),
+    Case(
+        "wrong GPU model",
+        reading("PciDevices", ("device:0x20b0", "device:0x2330")),
+        "hardware: want 2 GPUs of A100-SXM4-40GB, have 0 and 2 of H100-SXM5-80GB; "
+        "look for the GPU with lspci and in the BMC's log, or correct gpu_count and gpu_model",
+        unfit=True,
+    ),
+    Case(
+        "missing HCA",
+        nothing,
+        "hardware: want 2 HCAs of ConnectX-6, have 1; "
+        "look for the adapter with lspci and in the BMC's log, or correct hca_count",
+        unfit=True, machine={"hcas": ["0001:51:00.0"]},
+    ),
+    Case(
+        "narrow link of a GPU",
+        narrow("0001:41:00.0"),
+        "hardware: want 0001:41:00.0 at x16, have x8; reseat the card, or have the slot repaired",
+        unfit=True,
+    ),
+    Case(
+        "narrow link of an HCA",
+        narrow("0001:52:00.0"),
+        "hardware: want 0001:52:00.0 at x16, have x8; reseat the card, or have the slot repaired",
+        unfit=True,
+    ),
+    Case(
+        "drv_17 fatal Xid",
+        prints(
+            "Xids",
+            "NVRM: Xid (PCI:0001:41:00): 13, pid=7, name=python, Graphics Exception\n"
+            "NVRM: Xid (PCI:0001:41:00): 79, pid='<unknown>', GPU has fallen off the bus.\n## end",
+        ),
+        "hardware: want no fatal Xid of GPU 0001:41:00 since the boot, "
+        "have Xid 79: pid='<unknown>', GPU has fallen off the bus.; "
+        "reset the GPU or reboot the host; if it comes again, have the GPU replaced",
+        unfit=True,
+    ),
+    Case(
+        "RDMA devices of one namespace each",
+        reading("Infiniband", ("\nY\n", "\nN\n")),
+        "infiniband: want RDMA devices shared between network namespaces, have exclusive ones; "
+        "run `rdma system set netns shared`, and remove netns_mode=0 from /etc/modprobe.d",
+    ),
+    Case(
+        "Secure Boot",
+        reading("Machine", ("## secure boot\nabsent", "## secure boot\n 6 0 0 0 1")),
+        "secure boot: want it off, or modules that are signed, have it on, and DKMS modules; "
+        "turn it off in the firmware, or enrol a key with `mokutil --import` and confirm it on "
+        "the console; signed modules are not supported yet",
+    ),
+    Case(
+        "drv_01 headers that nobody has any more",
+        prints(
+            "KernelHeaders",
+            f"## missing\n{KERNEL}\n## offered\nPackage: linux-headers-amd64\n## end",
+        ),
+        f"kernel: want headers of {KERNEL}, "
+        f"have none on the host, and no linux-headers-{KERNEL} in apt's indexes; "
+        "install a kernel whose headers apt has, and boot it; or let apt know a repository that "
+        "still has them",
+    ),
+    Case(
+        "disk full",
+        prints("DiskFree", disk_free({"/": 20480, "/boot": 500, "/var": 10239})),
+        "disk: want 10240 MiB free on /var, have 10239 MiB; make room, or set disk_free_min_gib",
+    ),
+    Case(
+        "/boot full",
+        prints("DiskFree", disk_free({"/": 20480, "/boot": 255, "/var": 20480})),
+        "disk: want 256 MiB free on /boot, have 255 MiB; make room",
+    ),
+    Case(
+        "kad_03 clock behind the API server's",
+        cluster(ahead_s=400.0),
+        "clock: want within 30 s of the API server's, have -400 s; "
+        "set the host's clock and see that it is kept: chrony or timesyncd",
+    ),
+    Case(
+        "no machine-id",
+        reading("Machine", ("4c1e", "uninitialized")),
+        "identity: want a machine-id, have none; run systemd-machine-id-setup on the host",
+    ),
+    Case(
+        "API server unreachable from the host",
+        prints("ApiServer", "refused"),
+        "kubernetes api: want 10.0.0.1:6443 reachable from the host, have no connection; "
+        "look at the network and firewalls between them",
+    ),
+    Case(
+        "kad_02 API server of another CA",
+        prints("ApiServer", "connects\nrc 60\ncurl: (60) SSL certificate problem"),
+        "kubernetes api: want 10.0.0.1:6443 to prove itself by the pinned CA, "
+        "have curl: (60) SSL certificate problem; "
+        "look at kube_api_server, and at the CA in kube_kubeconfig",
+    ),
+    Case(
+        "API server silent from here",
+        cluster(problem="kubernetes api: want an answer of https://10.0.0.1:6443, have no route"),
+        "kubernetes api: want an answer, "
+        "have kubernetes api: want an answer of https://10.0.0.1:6443, have no route; "
+        "look at kube_kubeconfig, and at the server",
+        of_the_node=True,
+    ),
+    Case(
+        "kad_07 host of another cluster",
+        joined("https://10.9.9.9:6443", OTHER_CA),
+        "kubernetes: want a host of https://10.0.0.1:6443, or of no cluster, "
+        "have one of https://10.9.9.9:6443 with another certificate authority; "
+        "remove it from that cluster first: kubeadm reset",
+    ),
+    Case(
+        "host of an earlier cluster at the same address",
+        joined("https://10.0.0.1:6443", OTHER_CA),
+        "kubernetes: want a host of https://10.0.0.1:6443, or of no cluster, "
+        "have one of https://10.0.0.1:6443 with another certificate authority; "
+        "remove it from that cluster first: kubeadm reset",
+    ),
+    Case(
+        "host of another cluster that has left no CA",
+        joined("https://10.9.9.9:6443", None),
+        "kubernetes: want a host of https://10.0.0.1:6443, or of no cluster, "
+        "have one of https://10.9.9.9:6443; remove it from that cluster first: kubeadm reset",
+    ),
+    Case(
+        "GPU Operator in charge",
+        cluster(operator="ClusterPolicy of the NVIDIA GPU Operator: cluster-policy"),
+        "cluster: want no other manager of GPUs, "
+        "have ClusterPolicy of the NVIDIA GPU Operator: cluster-policy; "
+        "decide for one: remove it, or leave these hosts to it",
+    ),
+    Case(
+        "kad_08 kubelet newer than the control plane",
+        cluster(version="1.36.1"),
+        "kubernetes: want a control plane of 1.36.3 or a later patch, have 1.36.1; "
+        "set kube_version to a 1.36 that is not newer",
+    ),
+    Case(
+        "kubelet of an older minor",
+        cluster(version="1.37.0-vendor.1"),
+        "kubernetes: want a control plane of 1.36.3 or a later patch, have 1.37.0; "
+        "set kube_version to a 1.37 that is not newer",
+    ),
+    Case(
+        "containerd too old for Kubernetes",
+        nothing,
+        "container runtime: want containerd 2.2.0 or later for Kubernetes 1.36.3, have 2.1.4; "
+        "set containerd_version",
+        asked={"containerd_version": "2.1.4"},
+    ),
+    Case(
+        "kad_06 name taken by another machine",
+        cluster(nodes={"gpu01": open_node(machine_id="ffff", unschedulable=True)}),
+        "kubernetes: want the name gpu01 for this machine, "
+        "have another Ready machine of that name (machine-id ffff); "
+        "give one of them another kube_node_name",
+        of_the_node=True,
+    ),
+    Case(
+        "missing rights",
+        cluster(rights=["patch nodes/status", "create secrets in kube-system"]),
+        "kubernetes: want the rights of docs/rbac.yaml, "
+        "have no right to patch nodes/status, create secrets in kube-system; "
+        "apply docs/rbac.yaml, see docs/cluster-access.md",
+    ),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_refused_with_its_message_before_any_change(engine: Engine, case: Case) -> None:
+    host = bare(driver=False, **case.machine)
+    case.break_it(host, engine)
+    row = engine.converge(host, preflight, **case.asked)
+    assert row.state == "failed"
+    assert row.problems == [case.message]
+    assert host.changes == []
+    assert engine.cluster.log == []
+
+
+@pytest.mark.parametrize(
+    "case", [case for case in CASES if not case.of_the_node], ids=lambda case: case.name
+)
+def test_an_open_node_is_closed_if_it_is_unfit_and_only_then(engine: Engine, case: Case) -> None:
+    host = bare(**case.machine)
+    engine.cluster.nodes = {"gpu01": open_node()}
+    case.break_it(host, engine)
+    row = engine.converge(host, preflight, admission, **case.asked)
+    assert row.state == "failed"
+    assert case.message in row.problems[0].splitlines()
+    assert host.changes == []
+    closing = [
+        "taint gpu01 rackwright.io/not-validated:NoSchedule",
+        f"RackwrightValidated gpu01 False NotFit: {case.message}",
+    ]
+    assert engine.cluster.log == (closing if case.unfit else [])
+
+
+def test_a_fit_host_is_refused_nothing_and_costs_one_command(engine: Engine) -> None:
+    host = bare(driver=False)
+    row = engine.converge(host, preflight)
+    assert (row.state, row.problems, row.planned) == ("done", [], [])
+    assert len(host.log) == 1
+    assert MARK in host.log[0]
+
+
+def test_all_refusals_are_told_at_once_and_later_phases_do_not_hide_them(engine: Engine) -> None:
+    # nvidia_driver takes a known system for granted, and admission an API that answers.
+    host = bare(driver=False, gpus=["0001:41:00.0"])
+    reading("OsRelease", ("ID=debian", "ID=arch"))(host, engine)
+    prints("DiskFree", disk_free({"/": 1, "/boot": 500, "/var": 20480}))(host, engine)
+    engine.cluster.problem = "kubernetes api: want an answer, have none"
+    row = engine.converge(host, preflight, nvidia_driver, container_runtime, mig)
+    components = [line.split(":")[0] for line in row.problems[0].splitlines()]
+    assert components == ["system", "hardware", "disk", "kubernetes api"]
+    assert host.changes == []
+
+
+def test_audit_closes_no_node(engine: Engine) -> None:
+    host = bare(gpus=["0001:41:00.0"])
+    engine.cluster.nodes = {"gpu01": open_node()}
+    row = engine.converge(host, *ALL, audit=True)
+    assert row.state == "failed"
+    assert "want 2 GPUs" in row.problems[0]
+    assert engine.cluster.log == []
+
+
+@pytest.mark.parametrize(
+    "fact", [fact for fact in READINGS if fact is not Files], ids=lambda fact: fact.__name__
+)
+def test_a_reading_that_fails_is_named_and_nothing_is_changed(engine: Engine, fact) -> None:
+    host = bare(driver=False)
+    engine.cluster.nodes = {"gpu01": open_node()}
+    name = fact.__name__
+
+    def unreadable(h: SimulatedHost) -> str:
+        raise Unreadable(124)
+
+    assert name in host.facts, "the simulated host cannot be read at all"
+    host.facts[name] = unreadable
+    row = engine.converge(host, *ALL)
+    assert row.state == "failed"
+    assert row.problems[0].splitlines() == [
+        f"reading {name}: want it made, have unknown (timed out); "
+        "look at the host: what the reading asks should answer at once"
+    ]
+    assert host.changes == []
+    closed = bool(engine.cluster.log)
+    assert closed == (name in ("PciDevices", "Xids", "Infiniband", "NvidiaDriver", "Gpus"))
+
+
+def test_files_that_cannot_be_read(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    host = bare(driver=False)
+    monkeypatch.setattr("tests.support.simulated_node.files", lambda machine, command: "## cut")
+    row = engine.converge(host, *ALL)
+    assert row.state == "failed"
+    assert row.problems[0].startswith("reading Files: want it made, have unknown (")
+    assert host.changes == []
+
+
+@pytest.mark.parametrize(
+    ("twin", "message"),
+    [
+        (
+            {},
+            "identity: want a machine-id of its own, have the same as gpu01; these are clones: on "
+            "each run `rm -f /etc/machine-id /var/lib/dbus/machine-id; systemd-machine-id-setup`, "
+            "then reboot it",
+        ),
+        (
+            {"4c1e": "5d2f"},
+            "identity: want a product UUID of its own, have the same as gpu01; correct it in the "
+            "firmware",
+        ),
+    ],
+    ids=["machine-id", "product UUID"],
+)  # fmt: skip
+def test_clones_in_the_fleet_are_named(engine: Engine, twin, message) -> None:
+    first, second = bare("gpu01", driver=False), bare("gpu02", driver=False)
+    if twin:
+        reading("Machine", *twin.items())(second, engine)
+    else:
+        reading("Machine", ("2f6c", "3a7d"))(second, engine)
+    engine.converge([first, second], preflight)
+    # Which of two hosts is read first is not ours to say; one is refused, the other is not.
+    states = {name: RUN.rows[name] for name in ("gpu01", "gpu02")}
+    (refused,) = [name for name, row in states.items() if row.state == "failed"]
+    other = "gpu02" if refused == "gpu01" else "gpu01"
+    assert states[refused].problems == [message.replace("gpu01", other)]
+    assert states[other].state == "done"
+
+
+def test_kad_03_a_clock_like_the_api_servers_is_right_whatever_ours_says(engine: Engine) -> None:
+    host = bare(driver=False)
+    host.facts["Clock"] = lambda h: f"{time.time() + 400:.3f}"
+    engine.cluster.ahead_s = 400.0
+    assert engine.converge(host, preflight).state == "done"
+
+
+def test_kad_03_without_the_api_server_the_clock_is_judged_by_ours(engine: Engine) -> None:
+    host = bare(driver=False)
+    prints("Clock", "1000.0")(host, engine)
+    engine.cluster.problem = "kubernetes api: want an answer, have none"
+    problems = engine.converge(host, preflight).problems[0].splitlines()
+    assert problems[0].startswith("clock: want within 30 s of this machine's, have -")
+
+
+@pytest.mark.parametrize(
+    ("break_it", "asked"),
+    [
+        (joined("https://api.example.com:6443", CA), {}),
+        (joined("https://10.0.0.1:6443", CA.replace("\n", "\r\n")), {}),
+        (joined("https://10.0.0.1:6443", OTHER_CA + CA), {}),
+        (joined("https://10.0.0.1:6443", None), {}),
+        (cluster(version="1.36.9"), {}),
+        (cluster(nodes={"gpu01": open_node()}), {}),
+        (prints("KernelHeaders", f"## missing\n{KERNEL}\n## end"), {}),
+        (
+            prints("KernelHeaders", f"## missing\n{KERNEL}\n## offered\nPackage: x\n## end"),
+            {"debian_repository_url": "http://mirror.test/debian"},
+        ),
+        (
+            prints(
+                "KernelHeaders",
+                f"## missing\n{KERNEL}\n## offered\nPackage: linux-headers-{KERNEL}\n## end",
+            ),
+            {},
+        ),
+        (prints("KernelHeaders", "## missing\n6.1.0-9\n## offered\nPackage: x\n## end"), {}),
+        (prints("Xids", "NVRM: Xid (PCI:0001:41:00): 13, pid=7, name=python\n## end"), {}),
+        (reading("Machine", ("2f6c", "")), {}),
+    ],
+    ids=[
+        "another address of the same cluster", "CA with other line ends", "CA being rotated",
+        "joined before the CA was kept", "later patch of the control plane", "its own Node object",
+        "apt was never updated", "the mirror is not set up yet", "headers can be had",
+        "no headers for a kernel that is not going to run", "an Xid of an application",
+        "no product UUID",
+    ],
+)  # fmt: skip
+def test_not_refused(engine: Engine, break_it, asked) -> None:
+    host = bare(driver=False)
+    break_it(host, engine)
+    assert engine.converge(host, preflight, **asked).problems == []
+
+
+def test_rights_are_asked_for_once(engine: Engine) -> None:
+    asked = []
+    engine.cluster.missing_rights = lambda namespace: asked.append(namespace) or []  # type: ignore[method-assign,func-returns-value]
+    host = bare()
+    assert engine.converge(host, *ALL[:2]).state == "done"
+    assert runtime(host).restarts
+    assert len(asked) <= 2  # the plan that is shown, and the one under the lock
+
+
+def test_hosts_without_gpus_and_hcas_are_asked_for_neither(engine: Engine) -> None:
+    host = bare(driver=False, gpus=[], hcas=[])
+    reading("Machine", ("## secure boot\nabsent", "## secure boot\n 6 0 0 0 1"))(host, engine)
+    asked = {"gpu_count": 0, "gpu_model": None, "hca_count": 0, "hca_model": None}
+    row = engine.converge(host, preflight, **asked, hca_rate_gbps=None)
+    assert row.problems == []
+    assert system.machine(host).gpus == []
