@@ -32,7 +32,7 @@ from nodespec.values import (
     RepositoryUrl,
     ResourceName,
     ResourcePrefix,
-    Taint,
+    Taints,
     Url,
     Version,
 )
@@ -310,7 +310,7 @@ class NodeSpec(BaseModel):
         form="key: value",
         example={"example.com/rack": "r01"},
     )
-    kube_taints: tuple[Taint, ...] = key(
+    kube_taints: Taints = key(
         ("nvidia.com/gpu=present:NoSchedule",),
         "Taints that an open node keeps. The one that keeps it closed until it is validated is "
         "ours.",

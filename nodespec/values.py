@@ -163,10 +163,25 @@ def _taint(value: str) -> str:
     _qualified(key)
     if not LABEL_VALUE.fullmatch(taint_value):
         raise ValueError(f"Kubernetes refuses the value {taint_value!r}")
+    if key == CLOSED:
+        raise ValueError("this one keeps a node closed: it is set and taken off by admission")
     return value
 
 
+def _taints(values: tuple[str, ...]) -> tuple[str, ...]:
+    seen: dict[tuple[str, str], str] = {}
+    for value in values:
+        name, _, effect = value.rpartition(":")
+        # Key and effect are a taint's identity: Kubernetes refuses a second value.
+        same = seen.setdefault((name.partition("=")[0], effect), value)
+        if same != value:
+            raise ValueError(f"{same} and {value} are one taint with two values: keep one")
+    return values
+
+
+CLOSED = "rackwright.io/not-validated"
 Taint = Annotated[str, AfterValidator(_taint)]
+Taints = Annotated[tuple[Taint, ...], AfterValidator(_taints)]
 
 
 def _image(value: str) -> str:

@@ -187,6 +187,16 @@ def test_a_wrong_entry_of_a_list_is_named_by_its_place(taint: str, todo: str) ->
     assert f"have {taint!r}; {todo}" in problem
 
 
+def test_the_taint_that_closes_a_node_is_not_the_inventorys() -> None:
+    (problem,) = problems_of(kube_taints=["rackwright.io/not-validated:NoSchedule"])
+    assert "set and taken off by admission" in problem
+
+
+def test_one_taint_with_two_values_would_be_changed_at_every_run() -> None:
+    (problem,) = problems_of(kube_taints=["a=b:NoSchedule", "a=c:NoSchedule", "a=c:NoExecute"])
+    assert "a=b:NoSchedule and a=c:NoSchedule are one taint with two values" in problem
+
+
 def test_no_proxy_takes_hosts_domains_addresses_and_networks_one_each() -> None:
     good = ["localhost", ".example.com", "10.0.0.1", "10.0.0.0/16", "fd00::/8"]
     assert spec_of(no_proxy=good).no_proxy == tuple(good)
