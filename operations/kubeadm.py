@@ -30,7 +30,10 @@ POLL_S = 2.0
 
 # A run that died may have left its kubeadm running on the host: never two at once.
 # Source: its own limits, TLSBootstrap and Discovery, are 5 minutes each (kubeadm v1beta4).
-ALONE = "exec 8>/run/rackwright-kubeadm.lock && flock -w 660 8"
+ALONE = (
+    "exec 8>/run/rackwright-kubeadm.lock && { flock -w 660 8 || { echo 'error: another kubeadm of "
+    "ours has been running for 660 s; look at it with ps'; false; }; }"
+)
 
 
 def join_configuration(spec: NodeSpec, token: str, ca_hash: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
@@ -38,7 +39,7 @@ from tests.support.simulated_cluster import (
     connect,
     pod,
 )
-from tests.support.simulated_node import SimulatedFile, SimulatedHost, Unreadable, run
+from tests.support.simulated_node import SimulatedFile, SimulatedHost, Unreadable, failed, run
 
 ALL = (kubernetes, device_plugins, admission)
 NVIDIA_FILE, RDMA_FILE = device_plugins.NVIDIA_PATH, device_plugins.RDMA_PATH
@@ -124,7 +125,10 @@ def converge(monkeypatch: pytest.MonkeyPatch, cluster: SimulatedCluster):
     def go(*hosts: SimulatedHost, phases: tuple[ModuleType, ...] = ALL, **changes: Any) -> Row:
         specs = {host.name: spec(kube_node_name=host.name, **changes) for host in hosts}
         monkeypatch.setattr(node, "specs", lambda: specs)
-        run(list(hosts), {}, lambda: node.converge(name="Converge", phases=list(phases)))
+        state = run(list(hosts), {}, lambda: node.converge(name="Converge", phases=list(phases)))
+        # The exit code: a host that failed, or was kept closed, has failed for pyinfra too.
+        bad = {name for name, row in RUN.rows.items() if row.state in ("failed", "closed")}
+        assert failed(state) == bad
         return RUN.rows[hosts[0].name]
 
     return go
@@ -342,6 +346,26 @@ def test_a_node_object_that_is_there_already_is_closed_before_its_kubelet_starts
     assert cluster.probe_runs == [True]
 
 
+def test_undoing_half_a_join_leaves_joined_hosts_and_control_planes_alone(tmp_path):
+    """The command itself, by a real shell, with kubeadm played by echo."""
+    root = tmp_path / "host"
+    (root / "etc/kubernetes/manifests").mkdir(parents=True)
+    (root / "run").mkdir()
+    script = kubeadm.reset().get_raw_value().replace("kubeadm reset", "echo reset")
+    for path in ("/etc/kubernetes", "/var/lib/etcd", "/run/rackwright"):
+        script = script.replace(path, f"{root}{path}")
+
+    def undo() -> tuple[int, str]:
+        done = subprocess.run(["sh", "-c", script], capture_output=True, text=True)
+        return done.returncode, done.stdout
+
+    assert undo() == (0, f"reset -f --cri-socket {kubeadm.CRI_SOCKET}\n")
+    (root / "etc/kubernetes/manifests/etcd.yaml").touch()
+    assert undo() == (1, "")
+    (root / "etc/kubernetes/kubelet.conf").touch()  # the join that was waited for has ended well
+    assert undo() == (0, "")
+
+
 def test_kad06_a_name_that_is_ready_is_waited_for_and_then_named(host, cluster, converge):
     cluster.nodes["gpu01"] = replace(EMPTY, name="gpu01", ready=True)
     row = converge(host)
@@ -440,6 +464,11 @@ def test_labels_and_taints_that_drift_come_back_and_others_stay(open_host, clust
     assert cluster.nodes["gpu01"].labels == {**labels, "rack": "r01", RDMA_NODE_LABEL: "true"}
     assert set(cluster.nodes["gpu01"].taints) == {own, ASKED}
     assert converge(open_host, kube_labels={"rack": "r01"}).planned == []
+
+
+def test_a_label_of_ours_in_the_inventory_is_no_quarrel(open_host, cluster, converge):
+    asked = {NVIDIA_NODE_LABEL: "false", RDMA_NODE_LABEL: "no"}
+    assert converge(open_host, kube_labels=asked).planned == []
 
 
 def test_a_taint_that_evicts_is_not_put_on_a_node_in_service(open_host, cluster, converge):
