@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * libcuda.so.1 of a machine without GPUs: there to be found, mounted and asked for its version. It runs nothing.
- * Source: NVIDIA "CUDA Driver API", "Initialization", "Version Management", "Device Management".
+ * libcuda.so.1 of a machine without GPUs: there to be found, mounted and asked for its version. It
+ * runs nothing. Source: NVIDIA "CUDA Driver API", "Initialization", "Version Management", "Device
+ * Management".
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -12,7 +13,13 @@
 
 #define API __attribute__((visibility("default")))
 
-enum { CUDA_SUCCESS = 0, CUDA_INVALID_VALUE = 1, CUDA_NOT_INITIALIZED = 3, CUDA_NO_DEVICE = 100, CUDA_INVALID_DEVICE = 101 };
+enum {
+	CUDA_SUCCESS = 0,
+	CUDA_INVALID_VALUE = 1,
+	CUDA_NOT_INITIALIZED = 3,
+	CUDA_NO_DEVICE = 100,
+	CUDA_INVALID_DEVICE = 101
+};
 
 static int count = -1;
 

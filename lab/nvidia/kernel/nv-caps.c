@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 /*
- * MIG capabilities: /proc/driver/nvidia/capabilities, /proc/driver/nvidia-caps/mig-minors, /dev/nvidia-caps/nvidia-capN.
- * Source: NVIDIA "Multi-Instance GPU User Guide", "Device Nodes and Capabilities" (the /dev based nvidia-capabilities).
+ * MIG capabilities: /proc/driver/nvidia/capabilities, /proc/driver/nvidia-caps/mig-minors,
+ * /dev/nvidia-caps/nvidia-capN. Source: NVIDIA "Multi-Instance GPU User Guide", "Device Nodes and
+ * Capabilities" (the /dev based nvidia-capabilities).
  */
 #include <linux/cdev.h>
 #include <linux/seq_file.h>
@@ -9,9 +10,10 @@
 
 #include "nv.h"
 
-/* The administrator configures, everybody monitors, and access is given by the device file alone. */
+/* The administrator configures, everybody monitors, and access is given by the device file alone.
+ */
 #define CAP_MODE_CONFIG 0400
-#define CAP_MODE_OTHER 0444
+#define CAP_MODE_OTHER	0444
 
 static dev_t caps_dev;
 static struct cdev caps_cdev;
@@ -56,7 +58,8 @@ static int cap_show(struct seq_file *m, void *unused)
 {
 	unsigned int cap = (uintptr_t)m->private;
 
-	seq_printf(m, "DeviceFileMinor: %u\nDeviceFileMode: %u\nDeviceFileModify: 1\n", cap, cap_mode(cap));
+	seq_printf(m, "DeviceFileMinor: %u\nDeviceFileMode: %u\nDeviceFileModify: 1\n", cap,
+		   cap_mode(cap));
 	return 0;
 }
 
@@ -69,7 +72,8 @@ static int minors_show(struct seq_file *m, void *unused)
 		for (gi = 0; gi < NVSIM_MAX_GPU_INSTANCES; gi++) {
 			seq_printf(m, "gpu%u/gi%u/access %u\n", gpu, gi, NVSIM_CAP_GI(gpu, gi));
 			for (ci = 0; ci < NVSIM_MAX_COMPUTE; ci++)
-				seq_printf(m, "gpu%u/gi%u/ci%u/access %u\n", gpu, gi, ci, NVSIM_CAP_CI(gpu, gi, ci));
+				seq_printf(m, "gpu%u/gi%u/ci%u/access %u\n", gpu, gi, ci,
+					   NVSIM_CAP_CI(gpu, gi, ci));
 		}
 	}
 	return 0;
@@ -78,7 +82,8 @@ static int minors_show(struct seq_file *m, void *unused)
 /* The entry's folders come and go with it: an empty giN would say that the instance exists. */
 static struct proc_dir_entry *cap_proc(unsigned int cap)
 {
-	unsigned int rest = cap - NVSIM_CAP_GI(0, 0), gi = rest / (NVSIM_MAX_COMPUTE + 1), ci = rest % (NVSIM_MAX_COMPUTE + 1);
+	unsigned int rest = cap - NVSIM_CAP_GI(0, 0), gi = rest / (NVSIM_MAX_COMPUTE + 1),
+		     ci = rest % (NVSIM_MAX_COMPUTE + 1);
 	unsigned int gpu = gi / NVSIM_MAX_GPU_INSTANCES;
 	struct proc_dir_entry *dir;
 	char path[48];
@@ -105,7 +110,8 @@ static int cap_publish(unsigned int cap, struct proc_dir_entry *entry)
 	if (!entry)
 		return -ENOMEM;
 	cap_entries[cap] = entry;
-	dev = device_create(caps_class, NULL, MKDEV(MAJOR(caps_dev), cap), NULL, "nvidia-caps!nvidia-cap%u", cap);
+	dev = device_create(caps_class, NULL, MKDEV(MAJOR(caps_dev), cap), NULL,
+			    "nvidia-caps!nvidia-cap%u", cap);
 	if (IS_ERR(dev)) {
 		cap_entries[cap] = NULL;
 		proc_remove(entry);
@@ -180,11 +186,13 @@ int nv_caps_init(void)
 	mig = proc_mkdir("mig", proc_caps);
 	if (!mig)
 		goto err_caps;
-	rc = cap_publish(NVSIM_CAP_CONFIG, proc_create_single_data("config", 0444, mig, cap_show,
-								   (void *)(uintptr_t)NVSIM_CAP_CONFIG));
+	rc = cap_publish(NVSIM_CAP_CONFIG,
+			 proc_create_single_data("config", 0444, mig, cap_show,
+						 (void *)(uintptr_t)NVSIM_CAP_CONFIG));
 	if (!rc)
-		rc = cap_publish(NVSIM_CAP_MONITOR, proc_create_single_data("monitor", 0444, mig, cap_show,
-									    (void *)(uintptr_t)NVSIM_CAP_MONITOR));
+		rc = cap_publish(NVSIM_CAP_MONITOR,
+				 proc_create_single_data("monitor", 0444, mig, cap_show,
+							 (void *)(uintptr_t)NVSIM_CAP_MONITOR));
 	if (!rc)
 		return 0;
 	nv_caps_remove(NVSIM_CAP_CONFIG);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 /*
- * What nvidia.ko exports, in a file of its own: for each file with an export the kernel's build parses all of its headers a
- * second time, which takes an emulated machine long.
+ * What nvidia.ko exports, in a file of its own: for each file with an export the kernel's build
+ * parses all of its headers a second time, which takes an emulated machine long.
  */
 #include <linux/export.h>
 

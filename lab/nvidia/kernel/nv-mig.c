@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 /*
- * MIG mode and instances. They live in the driver and die with it. Which profile may go where is the library's affair; here
- * two instances never share a slice, and nothing in use is taken away.
+ * MIG mode and instances. They live in the driver and die with it. Which profile may go where is
+ * the library's affair; here two instances never share a slice, and nothing in use is taken away.
  */
 #include <linux/capability.h>
 #include <linux/file.h>
@@ -13,8 +13,8 @@
 #include "nv.h"
 
 /*
- * Source: NVIDIA "Multi-Instance GPU User Guide", "Enable MIG Mode": on Ampere the mode is a bit in the board's InfoROM and
- * survives a reboot. The simulated board keeps it in a file of the machine.
+ * Source: NVIDIA "Multi-Instance GPU User Guide", "Enable MIG Mode": on Ampere the mode is a bit in
+ * the board's InfoROM and survives a reboot. The simulated board keeps it in a file of the machine.
  */
 #define INFOROM "/var/lib/rackwright-sim/inforom/"
 
@@ -114,7 +114,8 @@ static int set_mode(struct nv_gpu *gpu, u32 mode)
 	}
 	rc = inforom_write(gpu, mode);
 	if (rc) {
-		pr_err("NVRM: simulated InfoROM of %s: cannot be written (%d)\n", pci_name(gpu->pdev), rc);
+		pr_err("NVRM: simulated InfoROM of %s: cannot be written (%d)\n",
+		       pci_name(gpu->pdev), rc);
 		return -EIO;
 	}
 	gpu->state.mig_pending = mode;
@@ -148,7 +149,8 @@ static int create_gi(struct nv_gpu *gpu, const struct nvsim_request *r)
 
 	if (!gpu->state.mig_current)
 		return -EOPNOTSUPP;
-	if (r->gi >= NVSIM_MAX_GPU_INSTANCES || !r->size || r->size > 8 || r->start > 8 - r->size || r->profile > 0xff)
+	if (r->gi >= NVSIM_MAX_GPU_INSTANCES || !r->size || r->size > 8 || r->start > 8 - r->size ||
+	    r->profile > 0xff)
 		return -EINVAL;
 	if (gpu->state.gi[r->gi].used)
 		return -ENOSPC;
@@ -161,7 +163,9 @@ static int create_gi(struct nv_gpu *gpu, const struct nvsim_request *r)
 	if (rc)
 		return rc;
 	gi = &gpu->state.gi[r->gi];
-	*gi = (struct nvsim_gpu_instance){ .used = 1, .profile = r->profile, .start = r->start, .size = r->size };
+	*gi = (struct nvsim_gpu_instance){
+		.used = 1, .profile = r->profile, .start = r->start, .size = r->size
+	};
 	return 0;
 }
 
@@ -193,7 +197,8 @@ static int create_ci(struct nv_gpu *gpu, const struct nvsim_request *r)
 
 	if (!gi)
 		return -ENOENT;
-	if (r->ci >= NVSIM_MAX_COMPUTE || !r->size || r->size > 8 || r->start > 8 - r->size || r->profile > 0xff)
+	if (r->ci >= NVSIM_MAX_COMPUTE || !r->size || r->size > 8 || r->start > 8 - r->size ||
+	    r->profile > 0xff)
 		return -EINVAL;
 	if (gi->ci[r->ci].used)
 		return -ENOSPC;
@@ -243,16 +248,11 @@ static long change(unsigned int cmd, const struct nvsim_request *r)
 	if (!(gpu->state.flags & NVSIM_FLAG_MIG_CAPABLE))
 		return -EOPNOTSUPP;
 	switch (cmd) {
-	case NVSIM_SET_MIG_MODE:
-		return set_mode(gpu, r->value);
-	case NVSIM_CREATE_GI:
-		return create_gi(gpu, r);
-	case NVSIM_DESTROY_GI:
-		return destroy_gi(gpu, r);
-	case NVSIM_CREATE_CI:
-		return create_ci(gpu, r);
-	case NVSIM_DESTROY_CI:
-		return destroy_ci(gpu, r);
+	case NVSIM_SET_MIG_MODE: return set_mode(gpu, r->value);
+	case NVSIM_CREATE_GI: return create_gi(gpu, r);
+	case NVSIM_DESTROY_GI: return destroy_gi(gpu, r);
+	case NVSIM_CREATE_CI: return create_ci(gpu, r);
+	case NVSIM_DESTROY_CI: return destroy_ci(gpu, r);
 	}
 	return -ENOTTY;
 }

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 /*
- * The outside of NVIDIA's driver for GPUs that exist only in the simulated PCI bus: it binds them, and has the device files
- * and /proc entries that installers and container tools look at. There is no GPU behind it.
+ * The outside of NVIDIA's driver for GPUs that exist only in the simulated PCI bus: it binds them,
+ * and has the device files and /proc entries that installers and container tools look at. There is
+ * no GPU behind it.
  */
 #include <linux/cdev.h>
 #include <linux/dmi.h>
@@ -54,7 +55,8 @@ module_param(NVreg_OpenRmEnableUnsupportedGpus, int, 0444);
 module_param(NVreg_RegistryDwords, charp, 0444);
 module_param(NVreg_CoherentGPUMemoryMode, charp, 0444);
 
-/* Source: "The PCI ID Repository" (pci-ids.ucw.cz), vendor 10de; names as NVIDIA's "MIG User Guide" and driver print them. */
+/* Source: "The PCI ID Repository" (pci-ids.ucw.cz), vendor 10de; names as NVIDIA's "MIG User Guide"
+ * and driver print them. */
 static const struct nv_model {
 	u16 device;
 	const char *name;
@@ -76,8 +78,8 @@ static const struct nv_model *nv_model(u16 device)
 }
 
 /*
- * A board's UUID never changes and no two are the same: made from the PCI serial number where there is one, else from the
- * machine's UUID and the slot.
+ * A board's UUID never changes and no two are the same: made from the PCI serial number where there
+ * is one, else from the machine's UUID and the slot.
  */
 static void nv_make_uuid(struct pci_dev *pdev, char *uuid, size_t size)
 {
@@ -93,8 +95,9 @@ static void nv_make_uuid(struct pci_dev *pdev, char *uuid, size_t size)
 		length = scnprintf(seed, sizeof(seed), "%s/%s", machine ?: "", pci_name(pdev));
 	hash[0] = siphash(seed, length, &keys[0]);
 	hash[1] = siphash(seed, length, &keys[1]);
-	scnprintf(uuid, size, "GPU-%08x-%04x-4%03x-a%03x-%012llx", (u32)(hash[0] >> 32), (u32)(hash[0] >> 16) & 0xffff,
-		  (u32)hash[0] & 0xfff, (u32)(hash[1] >> 52), hash[1] & 0xffffffffffffULL);
+	scnprintf(uuid, size, "GPU-%08x-%04x-4%03x-a%03x-%012llx", (u32)(hash[0] >> 32),
+		  (u32)(hash[0] >> 16) & 0xffff, (u32)hash[0] & 0xfff, (u32)(hash[1] >> 52),
+		  hash[1] & 0xffffffffffffULL);
 }
 
 /* ---- who holds what ---- */
@@ -138,7 +141,8 @@ bool nv_gpu_has_other_clients(unsigned int minor)
 	return false;
 }
 
-/* A kernel module on top (nvidia-drm) keeps every GPU from being reset. Exported by nv-exports.c. */
+/* A kernel module on top (nvidia-drm) keeps every GPU from being reset. Exported by nv-exports.c.
+ */
 void nvidia_sim_kernel_client(int change)
 {
 	mutex_lock(&nv_lock);
@@ -175,7 +179,7 @@ static const struct file_operations nv_gpu_fops = {
 
 static int nv_ctl_open(struct inode *inode, struct file *file)
 {
-	static LIST_HEAD(unused);	/* /dev/nvidiactl alone keeps no GPU busy */
+	static LIST_HEAD(unused); /* /dev/nvidiactl alone keeps no GPU busy */
 
 	return nv_client_add(file, &unused, NV_MINOR_CTL);
 }
@@ -198,8 +202,10 @@ static char *nv_devnode(const struct device *dev, umode_t *mode)
 
 static int nv_version_show(struct seq_file *m, void *unused)
 {
-	seq_printf(m, "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  %s  Release Build  (simulated)\n",
-		   NV_VERSION_STRING);
+	seq_printf(
+		m,
+		"NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  %s  Release Build  (simulated)\n",
+		NV_VERSION_STRING);
 	seq_printf(m, "GCC version:  gcc version %s\n", __VERSION__);
 	return 0;
 }
@@ -274,7 +280,8 @@ static int nv_probe(struct pci_dev *pdev, const struct pci_device_id *id)
 	if (model)
 		strscpy(gpu->state.name, model->name, sizeof(gpu->state.name));
 	else
-		scnprintf(gpu->state.name, sizeof(gpu->state.name), "NVIDIA Graphics Device %04x", pdev->device);
+		scnprintf(gpu->state.name, sizeof(gpu->state.name), "NVIDIA Graphics Device %04x",
+			  pdev->device);
 	nv_make_uuid(pdev, gpu->state.uuid, sizeof(gpu->state.uuid));
 	pci_set_drvdata(pdev, gpu);
 
@@ -310,9 +317,11 @@ static void nv_remove(struct pci_dev *pdev)
 }
 
 static const struct pci_device_id nv_ids[] = {
-	{ PCI_DEVICE(PCI_VENDOR_ID_NVIDIA, PCI_ANY_ID), .class = PCI_CLASS_DISPLAY_VGA << 8, .class_mask = ~0 },
-	{ PCI_DEVICE(PCI_VENDOR_ID_NVIDIA, PCI_ANY_ID), .class = PCI_CLASS_DISPLAY_3D << 8, .class_mask = ~0 },
-	{ }
+	{ PCI_DEVICE(PCI_VENDOR_ID_NVIDIA, PCI_ANY_ID), .class = PCI_CLASS_DISPLAY_VGA << 8,
+	  .class_mask = ~0 },
+	{ PCI_DEVICE(PCI_VENDOR_ID_NVIDIA, PCI_ANY_ID), .class = PCI_CLASS_DISPLAY_3D << 8,
+	  .class_mask = ~0 },
+	{}
 };
 MODULE_DEVICE_TABLE(pci, nv_ids);
 
@@ -336,19 +345,21 @@ static int nv_count_gpus(void)
 		if (pdev->driver == &nv_driver)
 			bound++;
 		else if (pdev->driver)
-			pr_err("NVRM: GPU %s is already bound to %s.\n", pci_name(pdev), pdev->driver->name);
+			pr_err("NVRM: GPU %s is already bound to %s.\n", pci_name(pdev),
+			       pdev->driver->name);
 	}
 	if (!found)
 		pr_err("NVRM: No NVIDIA GPU found.\n");
 	else if (bound < found)
-		pr_err("NVRM: The NVIDIA probe routine was not called for %d device(s).\n", found - bound);
+		pr_err("NVRM: The NVIDIA probe routine was not called for %d device(s).\n",
+		       found - bound);
 	if (found && !bound)
 		pr_err("NVRM: None of the NVIDIA devices were initialized.\n");
 	return bound;
 }
 
-static int __init nv_add_cdev(struct cdev *cdev, const struct file_operations *fops, unsigned int minor,
-			      unsigned int count, const char *name)
+static int __init nv_add_cdev(struct cdev *cdev, const struct file_operations *fops,
+			      unsigned int minor, unsigned int count, const char *name)
 {
 	int rc = register_chrdev_region(MKDEV(NV_MAJOR, minor), count, name);
 
@@ -396,7 +407,8 @@ static int __init nv_init(void)
 	rc = nv_caps_init();
 	if (rc)
 		goto err_proc;
-	if (IS_ERR(device_create(nv_class, NULL, MKDEV(NV_MAJOR, NV_MINOR_CTL), NULL, "nvidiactl"))) {
+	if (IS_ERR(device_create(nv_class, NULL, MKDEV(NV_MAJOR, NV_MINOR_CTL), NULL,
+				 "nvidiactl"))) {
 		rc = -ENOMEM;
 		goto err_caps;
 	}

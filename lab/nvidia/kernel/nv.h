@@ -9,11 +9,11 @@
 #include <linux/proc_fs.h>
 
 #include "nvidia-sim.h"
-#include "nv-version.h"		/* generated: NV_VERSION_STRING */
+#include "nv-version.h" /* generated: NV_VERSION_STRING */
 
-#define NV_MAJOR		195
-#define NV_MINOR_MODESET	254
-#define NV_MINOR_CTL		255
+#define NV_MAJOR	 195
+#define NV_MINOR_MODESET 254
+#define NV_MINOR_CTL	 255
 
 /* One open file of /dev/nvidiaN, /dev/nvidiactl or /dev/nvidia-caps/nvidia-capN. */
 struct nv_client {

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 /*
- * Of NVIDIA's DRM driver only what gets in the way on a headless server: while it is loaded no GPU can be reset, and no
- * process shows up as the one to blame. Source: github.com/NVIDIA/mig-parted issue 181.
+ * Of NVIDIA's DRM driver only what gets in the way on a headless server: while it is loaded no GPU
+ * can be reset, and no process shows up as the one to blame. Source: github.com/NVIDIA/mig-parted
+ * issue 181.
  */
 #include <linux/module.h>
 
@@ -26,5 +27,6 @@ module_init(drm_init);
 module_exit(drm_exit);
 
 MODULE_LICENSE("Dual MIT/GPL");
-MODULE_DESCRIPTION("Simulated NVIDIA DRM driver of the Rackwright lab: holds the GPUs, shows nothing");
+MODULE_DESCRIPTION(
+	"Simulated NVIDIA DRM driver of the Rackwright lab: holds the GPUs, shows nothing");
 MODULE_VERSION(NV_VERSION_STRING);

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 /*
- * Loads only where the real nvidia-peermem would: built when OFED's headers were there (see Kbuild), and with an ib_core that
- * offers peer memory. Otherwise "Invalid argument".
- * Source: github.com/NVIDIA/open-gpu-kernel-modules, kernel-open/nvidia-peermem/nvidia-peermem.c and nvidia-peermem.Kbuild.
+ * Loads only where the real nvidia-peermem would: built when OFED's headers were there (see
+ * Kbuild), and with an ib_core that offers peer memory. Otherwise "Invalid argument". Source:
+ * github.com/NVIDIA/open-gpu-kernel-modules, kernel-open/nvidia-peermem/nvidia-peermem.c and
+ * nvidia-peermem.Kbuild.
  */
 #include <linux/module.h>
 
@@ -41,5 +42,6 @@ module_init(peermem_init);
 module_exit(peermem_exit);
 
 MODULE_LICENSE("Dual MIT/GPL");
-MODULE_DESCRIPTION("Simulated NVIDIA GPU memory plug-in for peer-to-peer RDMA, of the Rackwright lab");
+MODULE_DESCRIPTION(
+	"Simulated NVIDIA GPU memory plug-in for peer-to-peer RDMA, of the Rackwright lab");
 MODULE_VERSION(NV_VERSION_STRING);

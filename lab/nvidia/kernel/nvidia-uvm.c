@@ -42,7 +42,8 @@ static int __init uvm_init(void)
 	uvm_class->devnode = uvm_devnode;
 	device_create(uvm_class, NULL, uvm_dev, NULL, "nvidia-uvm");
 	device_create(uvm_class, NULL, uvm_dev + 1, NULL, "nvidia-uvm-tools");
-	pr_info("nvidia-uvm: Loaded the UVM driver (simulated), major device number %d.\n", MAJOR(uvm_dev));
+	pr_info("nvidia-uvm: Loaded the UVM driver (simulated), major device number %d.\n",
+		MAJOR(uvm_dev));
 	return 0;
 
 err_cdev:

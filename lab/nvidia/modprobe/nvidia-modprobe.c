@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Stand-in for nvidia-modprobe: loads the modules. Device files come with them, so that nothing is left to do for -c.
- * Source: github.com/NVIDIA/nvidia-modprobe, nvidia-modprobe.1.m4.
+ * Stand-in for nvidia-modprobe: loads the modules. Device files come with them, so that nothing is
+ * left to do for -c. Source: github.com/NVIDIA/nvidia-modprobe, nvidia-modprobe.1.m4.
  */
 #include <getopt.h>
 #include <stdbool.h>
@@ -33,8 +33,10 @@ static bool load(const char *module)
 int main(int argc, char **argv)
 {
 	static const struct option options[] = {
-		{ "version", no_argument, NULL, 'v' },	      { "help", no_argument, NULL, 'h' },
-		{ "unified-memory", no_argument, NULL, 'u' }, { "modeset", no_argument, NULL, 'm' },
+		{ "version", no_argument, NULL, 'v' },
+		{ "help", no_argument, NULL, 'h' },
+		{ "unified-memory", no_argument, NULL, 'u' },
+		{ "modeset", no_argument, NULL, 'm' },
 		{ "create-nvidia-device-file", required_argument, NULL, 'c' },
 		{ NULL, 0, NULL, 0 },
 	};
@@ -46,16 +48,12 @@ int main(int argc, char **argv)
 		case 'v':
 			printf("nvidia-modprobe:  version %s (simulated)\n", NV_VERSION_STRING);
 			return EXIT_SUCCESS;
-		case 'u':
-			uvm = true;
-			break;
-		case 'm':
-			modeset = true;
-			break;
-		case 'c':
-			break;
+		case 'u': uvm = true; break;
+		case 'm': modeset = true; break;
+		case 'c': break;
 		default:
-			fprintf(option == 'h' ? stdout : stderr, "nvidia-modprobe [-u] [-m] [-c MINOR] [--version]\n");
+			fprintf(option == 'h' ? stdout : stderr,
+				"nvidia-modprobe [-u] [-m] [-c MINOR] [--version]\n");
 			return option == 'h' ? EXIT_SUCCESS : EXIT_FAILURE;
 		}
 	}

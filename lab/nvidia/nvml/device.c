@@ -96,7 +96,8 @@ API nvmlReturn nvmlDeviceGetHandleByPciBusId_v2(const char *address, nvmlDevice 
 	}
 	for (unsigned int i = 0; i < gpu_count(); i++) {
 		rc = driver_get_gpu(gpu_at(i)->minor, &v.gpu);
-		if (rc || v.gpu.pci_domain != domain || v.gpu.pci_bus != bus || v.gpu.pci_device != slot)
+		if (rc || v.gpu.pci_domain != domain || v.gpu.pci_bus != bus ||
+		    v.gpu.pci_device != slot)
 			continue;
 		rc = view_device(gpu_at(i), &v);
 		if (!rc)
@@ -124,20 +125,20 @@ API nvmlReturn nvmlDeviceGetHandleByPciBusId(const char *address, nvmlDevice *de
 /* ---- what a device is ---- */
 
 /* Starts a getter: v is filled and the library locked, or the error returned. */
-#define GETTER(device, out)                                   \
-	struct view v;                                        \
-	nvmlReturn rc = enter();                              \
-	if (rc)                                               \
-		return rc;                                    \
-	if (!(out))                                           \
-		return leave(NVML_INVALID_ARGUMENT);          \
-	rc = view_device(device, &v);                         \
-	if (rc)                                               \
-		return leave(rc)
+#define GETTER(device, out)                          \
+	struct view v;                               \
+	nvmlReturn rc = enter();                     \
+	if (rc)                                      \
+		return rc;                           \
+	if (!(out))                                  \
+		return leave(NVML_INVALID_ARGUMENT); \
+	rc = view_device(device, &v);                \
+	if (rc)                                      \
+	return leave(rc)
 
-#define SET(out, value)               \
-	do {                          \
-		*(out) = (value);     \
+#define SET(out, value)                     \
+	do {                                \
+		*(out) = (value);           \
 		return leave(NVML_SUCCESS); \
 	} while (0)
 
@@ -207,9 +208,10 @@ API nvmlReturn nvmlDeviceGetPciInfo_v3(nvmlDevice device, struct nvml_pci_info *
 	pci->device = v.gpu.pci_device;
 	pci->pci_device_id = v.gpu.pci_id;
 	pci->pci_subsystem_id = v.gpu.pci_subsystem_id;
-	snprintf(pci->bus_id, sizeof(pci->bus_id), "%08X:%02X:%02X.0", pci->domain, pci->bus, pci->device);
-	snprintf(pci->bus_id_legacy, sizeof(pci->bus_id_legacy), "%04X:%02X:%02X.0", pci->domain & 0xffff, pci->bus & 0xff,
-		 pci->device & 0xff);
+	snprintf(pci->bus_id, sizeof(pci->bus_id), "%08X:%02X:%02X.0", pci->domain, pci->bus,
+		 pci->device);
+	snprintf(pci->bus_id_legacy, sizeof(pci->bus_id_legacy), "%04X:%02X:%02X.0",
+		 pci->domain & 0xffff, pci->bus & 0xff, pci->device & 0xff);
 	return leave(NVML_SUCCESS);
 }
 
@@ -312,7 +314,8 @@ API nvmlReturn nvmlDeviceSetPersistenceMode(nvmlDevice device, unsigned int mode
 	GETTER(device, true);
 	if (mode > 1 || device->mig)
 		return leave(NVML_INVALID_ARGUMENT);
-	return leave(driver_change(NVSIM_SET_PERSISTENCE, &(struct nvsim_request){ .minor = device->minor, .value = mode },
+	return leave(driver_change(NVSIM_SET_PERSISTENCE,
+				   &(struct nvsim_request){ .minor = device->minor, .value = mode },
 				   NULL));
 }
 
@@ -328,8 +331,8 @@ static nvmlReturn pcie_link(nvmlDevice device, const char *attribute, unsigned i
 	int found;
 
 	GETTER(device, value);
-	snprintf(path, sizeof(path), "/sys/bus/pci/devices/%04x:%02x:%02x.0/%s", v.gpu.pci_domain, v.gpu.pci_bus,
-		 v.gpu.pci_device, attribute);
+	snprintf(path, sizeof(path), "/sys/bus/pci/devices/%04x:%02x:%02x.0/%s", v.gpu.pci_domain,
+		 v.gpu.pci_bus, v.gpu.pci_device, attribute);
 	file = fopen(path, "re");
 	if (!file)
 		return leave(NVML_NOT_SUPPORTED);
@@ -366,7 +369,8 @@ API nvmlReturn nvmlDeviceGetMaxPcieLinkWidth(nvmlDevice device, unsigned int *wi
 }
 
 /* Readings of an idle board. */
-API nvmlReturn nvmlDeviceGetTemperature(nvmlDevice device, unsigned int sensor, unsigned int *celsius)
+API nvmlReturn nvmlDeviceGetTemperature(nvmlDevice device, unsigned int sensor,
+					unsigned int *celsius)
 {
 	GETTER(device, celsius);
 	(void)sensor;
@@ -432,19 +436,22 @@ static nvmlReturn no_processes(nvmlDevice device, unsigned int *n)
 	SET(n, 0);
 }
 
-API nvmlReturn nvmlDeviceGetComputeRunningProcesses_v3(nvmlDevice device, unsigned int *n, void *processes)
+API nvmlReturn nvmlDeviceGetComputeRunningProcesses_v3(nvmlDevice device, unsigned int *n,
+						       void *processes)
 {
 	(void)processes;
 	return no_processes(device, n);
 }
 
-API nvmlReturn nvmlDeviceGetGraphicsRunningProcesses_v3(nvmlDevice device, unsigned int *n, void *processes)
+API nvmlReturn nvmlDeviceGetGraphicsRunningProcesses_v3(nvmlDevice device, unsigned int *n,
+							void *processes)
 {
 	(void)processes;
 	return no_processes(device, n);
 }
 
-API nvmlReturn nvmlDeviceGetMPSComputeRunningProcesses_v3(nvmlDevice device, unsigned int *n, void *processes)
+API nvmlReturn nvmlDeviceGetMPSComputeRunningProcesses_v3(nvmlDevice device, unsigned int *n,
+							  void *processes)
 {
 	(void)processes;
 	return no_processes(device, n);

@@ -17,24 +17,15 @@ static nvmlReturn from_errno(int error)
 {
 	switch (error) {
 	case EPERM:
-	case EACCES:
-		return NVML_NO_PERMISSION;
-	case ENOENT:
-		return NVML_NOT_FOUND;
-	case ENODEV:
-		return NVML_GPU_IS_LOST;
-	case EBUSY:
-		return NVML_IN_USE;
-	case ENOSPC:
-		return NVML_INSUFFICIENT_RESOURCES;
-	case EOPNOTSUPP:
-		return NVML_NOT_SUPPORTED;
-	case EINVAL:
-		return NVML_INVALID_ARGUMENT;
-	case ENOMEM:
-		return NVML_MEMORY;
-	default:
-		return NVML_UNKNOWN;
+	case EACCES: return NVML_NO_PERMISSION;
+	case ENOENT: return NVML_NOT_FOUND;
+	case ENODEV: return NVML_GPU_IS_LOST;
+	case EBUSY: return NVML_IN_USE;
+	case ENOSPC: return NVML_INSUFFICIENT_RESOURCES;
+	case EOPNOTSUPP: return NVML_NOT_SUPPORTED;
+	case EINVAL: return NVML_INVALID_ARGUMENT;
+	case ENOMEM: return NVML_MEMORY;
+	default: return NVML_UNKNOWN;
 	}
 }
 
@@ -45,12 +36,14 @@ nvmlReturn driver_open(void)
 
 	ctl = open("/dev/nvidiactl", O_RDWR | O_CLOEXEC);
 	if (ctl < 0)
-		return errno == EACCES || errno == EPERM ? NVML_NO_PERMISSION : NVML_DRIVER_NOT_LOADED;
+		return errno == EACCES || errno == EPERM ? NVML_NO_PERMISSION
+							 : NVML_DRIVER_NOT_LOADED;
 	rc = ioctl(ctl, NVSIM_CHECK_VERSION, &version);
 	snprintf(module_version, sizeof(module_version), "%s", version.module);
 	if (!rc)
 		return NVML_SUCCESS;
-	/* EPROTO: it says so itself. Anything else: another nvidia.ko, which does not know the question. */
+	/* EPROTO: it says so itself. Anything else: another nvidia.ko, which does not know the
+	 * question. */
 	driver_close();
 	return NVML_VERSION_MISMATCH;
 }

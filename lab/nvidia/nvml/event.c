@@ -7,7 +7,7 @@
 
 #include "state.h"
 
-#define XID "/run/rackwright-sim/xid"
+#define XID	"/run/rackwright-sim/xid"
 #define POLL_MS 100
 
 struct event_set {
@@ -45,7 +45,8 @@ API nvmlReturn nvmlDeviceGetSupportedEventTypes(nvmlDevice device, unsigned long
 	return leave(rc);
 }
 
-API nvmlReturn nvmlDeviceRegisterEvents(nvmlDevice device, unsigned long long types, nvmlEventSet set)
+API nvmlReturn nvmlDeviceRegisterEvents(nvmlDevice device, unsigned long long types,
+					nvmlEventSet set)
 {
 	nvmlReturn rc = enter();
 	struct view v;
@@ -70,13 +71,16 @@ static bool take_xid(struct nvml_event *event)
 	fclose(file);
 	if (!found || !gpu_at(index) || unlink(XID))
 		return false;
-	*event = (struct nvml_event){
-		.device = gpu_at(index), .type = EVENT_XID, .data = xid, .gpu_instance = ~0u, .compute_instance = ~0u
-	};
+	*event = (struct nvml_event){ .device = gpu_at(index),
+				      .type = EVENT_XID,
+				      .data = xid,
+				      .gpu_instance = ~0u,
+				      .compute_instance = ~0u };
 	return true;
 }
 
-API nvmlReturn nvmlEventSetWait_v2(nvmlEventSet set, struct nvml_event *event, unsigned int timeout_ms)
+API nvmlReturn nvmlEventSetWait_v2(nvmlEventSet set, struct nvml_event *event,
+				   unsigned int timeout_ms)
 {
 	for (unsigned int waited = 0;; waited += POLL_MS) {
 		nvmlReturn rc = enter();

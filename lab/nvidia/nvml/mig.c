@@ -5,23 +5,23 @@
 #include "placement.h"
 #include "state.h"
 
-#define ENTER()                         \
-	struct view v;                  \
-	nvmlReturn rc = enter();        \
-	if (rc)                         \
-		return rc
+#define ENTER()                  \
+	struct view v;           \
+	nvmlReturn rc = enter(); \
+	if (rc)                  \
+	return rc
 
-#define TRY(call)                       \
-	do {                            \
-		rc = (call);            \
-		if (rc)                 \
+#define TRY(call)                         \
+	do {                              \
+		rc = (call);              \
+		if (rc)                   \
 			return leave(rc); \
 	} while (0)
 
-#define NEED(condition)                                       \
-	do {                                                  \
-		if (!(condition))                             \
-			return leave(NVML_INVALID_ARGUMENT);  \
+#define NEED(condition)                                      \
+	do {                                                 \
+		if (!(condition))                            \
+			return leave(NVML_INVALID_ARGUMENT); \
 	} while (0)
 
 /* A GPU, not a MIG device of one, that can do MIG. */
@@ -56,7 +56,9 @@ API nvmlReturn nvmlDeviceSetMigMode(nvmlDevice device, unsigned int mode, nvmlRe
 	ENTER();
 	NEED(mode <= 1 && status);
 	TRY(view_mig_gpu(device, &v));
-	rc = driver_change(NVSIM_SET_MIG_MODE, &(struct nvsim_request){ .minor = device->minor, .value = mode }, &pending);
+	rc = driver_change(NVSIM_SET_MIG_MODE,
+			   &(struct nvsim_request){ .minor = device->minor, .value = mode },
+			   &pending);
 	*status = rc ? rc : pending ? NVML_IN_USE : NVML_SUCCESS;
 	return leave(rc);
 }
@@ -85,16 +87,20 @@ static nvmlReturn view_profile(nvmlDevice device, unsigned int index, struct vie
 	return v->profile ? NVML_SUCCESS : NVML_NOT_SUPPORTED;
 }
 
+/* What the versions of the structure, and our own table, have under one name. */
+#define COMMON_PROFILE(p)                                                                         \
+	.id = (p).id, .slices = (p).slices, .instances = (p).instances,                           \
+	.multiprocessors = (p).multiprocessors, .copy_engines = (p).copy_engines,                 \
+	.decoders = (p).decoders, .encoders = (p).encoders, .jpegs = (p).jpegs, .ofas = (p).ofas, \
+	.memory_mb = (p).memory_mb
+
 static void fill_profile(const struct gi_profile *p, struct nvml_gi_profile *info)
 {
-	*info = (struct nvml_gi_profile){
-		.id = p->id, .slices = p->slices, .instances = p->instances, .multiprocessors = p->multiprocessors,
-		.copy_engines = p->copy_engines, .decoders = p->decoders, .encoders = p->encoders, .jpegs = p->jpegs,
-		.ofas = p->ofas, .memory_mb = p->memory_mb,
-	};
+	*info = (struct nvml_gi_profile){ COMMON_PROFILE(*p) };
 }
 
-API nvmlReturn nvmlDeviceGetGpuInstanceProfileInfo(nvmlDevice device, unsigned int index, struct nvml_gi_profile *info)
+API nvmlReturn nvmlDeviceGetGpuInstanceProfileInfo(nvmlDevice device, unsigned int index,
+						   struct nvml_gi_profile *info)
 {
 	ENTER();
 	NEED(info);
@@ -103,7 +109,8 @@ API nvmlReturn nvmlDeviceGetGpuInstanceProfileInfo(nvmlDevice device, unsigned i
 	return leave(NVML_SUCCESS);
 }
 
-API nvmlReturn nvmlDeviceGetGpuInstanceProfileInfoV(nvmlDevice device, unsigned int index, struct nvml_gi_profile_v2 *v2)
+API nvmlReturn nvmlDeviceGetGpuInstanceProfileInfoV(nvmlDevice device, unsigned int index,
+						    struct nvml_gi_profile_v2 *v2)
 {
 	struct nvml_gi_profile_v3 *v3 = (void *)v2;
 	struct nvml_gi_profile p;
@@ -114,21 +121,14 @@ API nvmlReturn nvmlDeviceGetGpuInstanceProfileInfoV(nvmlDevice device, unsigned 
 	fill_profile(v.profile, &p);
 	switch (v2->version >> 24) {
 	case 2:
-		*v2 = (struct nvml_gi_profile_v2){
-			v2->version, p.id, p.p2p, p.slices, p.instances, p.multiprocessors, p.copy_engines, p.decoders,
-			p.encoders, p.jpegs, p.ofas, p.memory_mb, "",
-		};
+		*v2 = (struct nvml_gi_profile_v2){ .version = v2->version, COMMON_PROFILE(p) };
 		snprintf(v2->name, sizeof(v2->name), "MIG %s", v.profile->name);
 		return leave(NVML_SUCCESS);
 	case 3:
-		*v3 = (struct nvml_gi_profile_v3){
-			v3->version, p.id, p.slices, p.instances, p.multiprocessors, p.copy_engines, p.decoders, p.encoders,
-			p.jpegs, p.ofas, p.memory_mb, "", 0,
-		};
+		*v3 = (struct nvml_gi_profile_v3){ .version = v3->version, COMMON_PROFILE(p) };
 		snprintf(v3->name, sizeof(v3->name), "MIG %s", v.profile->name);
 		return leave(NVML_SUCCESS);
-	default:
-		return leave(NVML_ARGUMENT_VERSION_MISMATCH);
+	default: return leave(NVML_ARGUMENT_VERSION_MISMATCH);
 	}
 }
 
@@ -144,7 +144,8 @@ static nvmlReturn view_profile_id(nvmlDevice device, unsigned int id, struct vie
 }
 
 API nvmlReturn nvmlDeviceGetGpuInstancePossiblePlacements_v2(nvmlDevice device, unsigned int id,
-							     struct nvml_placement *placements, unsigned int *n)
+							     struct nvml_placement *placements,
+							     unsigned int *n)
 {
 	ENTER();
 	NEED(n);
@@ -156,12 +157,14 @@ API nvmlReturn nvmlDeviceGetGpuInstancePossiblePlacements_v2(nvmlDevice device, 
 }
 
 API nvmlReturn nvmlDeviceGetGpuInstancePossiblePlacements(nvmlDevice device, unsigned int id,
-							  struct nvml_placement *placements, unsigned int *n)
+							  struct nvml_placement *placements,
+							  unsigned int *n)
 {
 	return nvmlDeviceGetGpuInstancePossiblePlacements_v2(device, id, placements, n);
 }
 
-API nvmlReturn nvmlDeviceGetGpuInstanceRemainingCapacity(nvmlDevice device, unsigned int id, unsigned int *n)
+API nvmlReturn nvmlDeviceGetGpuInstanceRemainingCapacity(nvmlDevice device, unsigned int id,
+							 unsigned int *n)
 {
 	ENTER();
 	NEED(n);
@@ -171,7 +174,8 @@ API nvmlReturn nvmlDeviceGetGpuInstanceRemainingCapacity(nvmlDevice device, unsi
 }
 
 /* start < 0: wherever. */
-static nvmlReturn create_gi(nvmlDevice device, unsigned int id, int start, nvmlGpuInstance *instance)
+static nvmlReturn create_gi(nvmlDevice device, unsigned int id, int start,
+			    nvmlGpuInstance *instance)
 {
 	struct nvsim_request request;
 
@@ -185,15 +189,19 @@ static nvmlReturn create_gi(nvmlDevice device, unsigned int id, int start, nvmlG
 	if (start < 0 || gi_capacity(&v.gpu, v.profile) == 0)
 		return leave(NVML_INSUFFICIENT_RESOURCES);
 	request = (struct nvsim_request){
-		.minor = device->minor, .gi = gi_id(v.profile, (unsigned int)start), .profile = id,
-		.start = (unsigned int)start, .size = v.profile->size,
+		.minor = device->minor,
+		.gi = gi_id(v.profile, (unsigned int)start),
+		.profile = id,
+		.start = (unsigned int)start,
+		.size = v.profile->size,
 	};
 	TRY(driver_change(NVSIM_CREATE_GI, &request, NULL));
 	*instance = gi_handle(device->minor, request.gi);
 	return leave(*instance ? NVML_SUCCESS : NVML_MEMORY);
 }
 
-API nvmlReturn nvmlDeviceCreateGpuInstance(nvmlDevice device, unsigned int id, nvmlGpuInstance *instance)
+API nvmlReturn nvmlDeviceCreateGpuInstance(nvmlDevice device, unsigned int id,
+					   nvmlGpuInstance *instance)
 {
 	return create_gi(device, id, -1, instance);
 }
@@ -207,7 +215,8 @@ static bool possible(const struct gi_profile *profile, const struct nvml_placeme
 }
 
 API nvmlReturn nvmlDeviceCreateGpuInstanceWithPlacement(nvmlDevice device, unsigned int id,
-							const struct nvml_placement *placement, nvmlGpuInstance *instance)
+							const struct nvml_placement *placement,
+							nvmlGpuInstance *instance)
 {
 	{
 		ENTER();
@@ -223,11 +232,13 @@ API nvmlReturn nvmlGpuInstanceDestroy(nvmlGpuInstance instance)
 {
 	ENTER();
 	TRY(view_gi(instance, &v));
-	return leave(driver_change(NVSIM_DESTROY_GI, &(struct nvsim_request){ .minor = instance->minor, .gi = instance->gi },
-				   NULL));
+	return leave(driver_change(
+		NVSIM_DESTROY_GI,
+		&(struct nvsim_request){ .minor = instance->minor, .gi = instance->gi }, NULL));
 }
 
-API nvmlReturn nvmlDeviceGetGpuInstances(nvmlDevice device, unsigned int id, nvmlGpuInstance *instances, unsigned int *n)
+API nvmlReturn nvmlDeviceGetGpuInstances(nvmlDevice device, unsigned int id,
+					 nvmlGpuInstance *instances, unsigned int *n)
 {
 	ENTER();
 	NEED(instances && n);
@@ -241,7 +252,8 @@ API nvmlReturn nvmlDeviceGetGpuInstances(nvmlDevice device, unsigned int id, nvm
 	return leave(NVML_SUCCESS);
 }
 
-API nvmlReturn nvmlDeviceGetGpuInstanceById(nvmlDevice device, unsigned int gi, nvmlGpuInstance *instance)
+API nvmlReturn nvmlDeviceGetGpuInstanceById(nvmlDevice device, unsigned int gi,
+					    nvmlGpuInstance *instance)
 {
 	ENTER();
 	NEED(instance);
@@ -257,16 +269,17 @@ API nvmlReturn nvmlGpuInstanceGetInfo(nvmlGpuInstance instance, struct nvml_gi_i
 	ENTER();
 	NEED(info);
 	TRY(view_gi(instance, &v));
-	*info = (struct nvml_gi_info){
-		gpu_at((unsigned int)gpu_index(instance->minor)), instance->gi, v.gi->profile, { v.gi->start, v.gi->size }
-	};
+	*info = (struct nvml_gi_info){ gpu_at((unsigned int)gpu_index(instance->minor)),
+				       instance->gi,
+				       v.gi->profile,
+				       { v.gi->start, v.gi->size } };
 	return leave(NVML_SUCCESS);
 }
 
 /* ---- compute instances ---- */
 
-static nvmlReturn view_ci_profile(nvmlGpuInstance instance, unsigned int index, unsigned int engines, struct view *v,
-				  unsigned int *slices)
+static nvmlReturn view_ci_profile(nvmlGpuInstance instance, unsigned int index,
+				  unsigned int engines, struct view *v, unsigned int *slices)
 {
 	nvmlReturn rc;
 
@@ -279,17 +292,26 @@ static nvmlReturn view_ci_profile(nvmlGpuInstance instance, unsigned int index, 
 	return *slices ? NVML_SUCCESS : NVML_NOT_SUPPORTED;
 }
 
-static struct nvml_ci_profile ci_profile(const struct gi_profile *p, unsigned int index, unsigned int slices)
+static struct nvml_ci_profile ci_profile(const struct gi_profile *p, unsigned int index,
+					 unsigned int slices)
 {
 	return (struct nvml_ci_profile){
-		.id = index, .slices = slices, .instances = p->slices / slices,
-		.multiprocessors = p->multiprocessors / p->slices * slices, .copy_engines = p->copy_engines,
-		.decoders = p->decoders, .encoders = p->encoders, .jpegs = p->jpegs, .ofas = p->ofas,
+		.id = index,
+		.slices = slices,
+		.instances = p->slices / slices,
+		.multiprocessors = p->multiprocessors / p->slices * slices,
+		.copy_engines = p->copy_engines,
+		.decoders = p->decoders,
+		.encoders = p->encoders,
+		.jpegs = p->jpegs,
+		.ofas = p->ofas,
 	};
 }
 
-API nvmlReturn nvmlGpuInstanceGetComputeInstanceProfileInfo(nvmlGpuInstance instance, unsigned int index,
-							    unsigned int engines, struct nvml_ci_profile *info)
+API nvmlReturn nvmlGpuInstanceGetComputeInstanceProfileInfo(nvmlGpuInstance instance,
+							    unsigned int index,
+							    unsigned int engines,
+							    struct nvml_ci_profile *info)
 {
 	unsigned int slices;
 
@@ -300,8 +322,10 @@ API nvmlReturn nvmlGpuInstanceGetComputeInstanceProfileInfo(nvmlGpuInstance inst
 	return leave(NVML_SUCCESS);
 }
 
-API nvmlReturn nvmlGpuInstanceGetComputeInstanceProfileInfoV(nvmlGpuInstance instance, unsigned int index,
-							     unsigned int engines, struct nvml_ci_profile_v2 *v2)
+API nvmlReturn nvmlGpuInstanceGetComputeInstanceProfileInfoV(nvmlGpuInstance instance,
+							     unsigned int index,
+							     unsigned int engines,
+							     struct nvml_ci_profile_v2 *v2)
 {
 	unsigned int slices;
 
@@ -320,7 +344,8 @@ API nvmlReturn nvmlGpuInstanceGetComputeInstanceProfileInfoV(nvmlGpuInstance ins
 	return leave(NVML_SUCCESS);
 }
 
-API nvmlReturn nvmlGpuInstanceGetComputeInstanceRemainingCapacity(nvmlGpuInstance instance, unsigned int index,
+API nvmlReturn nvmlGpuInstanceGetComputeInstanceRemainingCapacity(nvmlGpuInstance instance,
+								  unsigned int index,
 								  unsigned int *n)
 {
 	unsigned int slices;
@@ -332,8 +357,9 @@ API nvmlReturn nvmlGpuInstanceGetComputeInstanceRemainingCapacity(nvmlGpuInstanc
 	return leave(NVML_SUCCESS);
 }
 
-API nvmlReturn nvmlGpuInstanceGetComputeInstancePossiblePlacements(nvmlGpuInstance instance, unsigned int index,
-								   struct nvml_placement *placements, unsigned int *n)
+API nvmlReturn nvmlGpuInstanceGetComputeInstancePossiblePlacements(
+	nvmlGpuInstance instance, unsigned int index, struct nvml_placement *placements,
+	unsigned int *n)
 {
 	unsigned int slices, found = 0;
 
@@ -347,7 +373,8 @@ API nvmlReturn nvmlGpuInstanceGetComputeInstancePossiblePlacements(nvmlGpuInstan
 	return leave(NVML_SUCCESS);
 }
 
-static nvmlReturn create_ci(nvmlGpuInstance instance, unsigned int index, int start, nvmlComputeInstance *compute)
+static nvmlReturn create_ci(nvmlGpuInstance instance, unsigned int index, int start,
+			    nvmlComputeInstance *compute)
 {
 	struct nvsim_request request;
 	unsigned int slices, ci = 0;
@@ -362,8 +389,12 @@ static nvmlReturn create_ci(nvmlGpuInstance instance, unsigned int index, int st
 	if (start < 0 || ci == NVSIM_MAX_COMPUTE)
 		return leave(NVML_INSUFFICIENT_RESOURCES);
 	request = (struct nvsim_request){
-		.minor = instance->minor, .gi = instance->gi, .ci = ci, .profile = index,
-		.start = (unsigned int)start, .size = slices,
+		.minor = instance->minor,
+		.gi = instance->gi,
+		.ci = ci,
+		.profile = index,
+		.start = (unsigned int)start,
+		.size = slices,
 	};
 	TRY(driver_change(NVSIM_CREATE_CI, &request, NULL));
 	*compute = ci_handle(instance->minor, instance->gi, ci);
@@ -376,11 +407,12 @@ API nvmlReturn nvmlGpuInstanceCreateComputeInstance(nvmlGpuInstance instance, un
 	return create_ci(instance, index, -1, compute);
 }
 
-API nvmlReturn nvmlGpuInstanceCreateComputeInstanceWithPlacement(nvmlGpuInstance instance, unsigned int index,
-								 const struct nvml_placement *placement,
-								 nvmlComputeInstance *compute)
+API nvmlReturn nvmlGpuInstanceCreateComputeInstanceWithPlacement(
+	nvmlGpuInstance instance, unsigned int index, const struct nvml_placement *placement,
+	nvmlComputeInstance *compute)
 {
-	return placement ? create_ci(instance, index, (int)placement->start, compute) : NVML_INVALID_ARGUMENT;
+	return placement ? create_ci(instance, index, (int)placement->start, compute)
+			 : NVML_INVALID_ARGUMENT;
 }
 
 API nvmlReturn nvmlComputeInstanceDestroy(nvmlComputeInstance compute)
@@ -388,7 +420,9 @@ API nvmlReturn nvmlComputeInstanceDestroy(nvmlComputeInstance compute)
 	ENTER();
 	TRY(view_ci(compute, &v));
 	return leave(driver_change(NVSIM_DESTROY_CI,
-				   &(struct nvsim_request){ .minor = compute->minor, .gi = compute->gi, .ci = compute->ci },
+				   &(struct nvsim_request){ .minor = compute->minor,
+							    .gi = compute->gi,
+							    .ci = compute->ci },
 				   NULL));
 }
 
@@ -422,10 +456,11 @@ API nvmlReturn nvmlComputeInstanceGetInfo_v2(nvmlComputeInstance compute, struct
 	ENTER();
 	NEED(info);
 	TRY(view_ci(compute, &v));
-	*info = (struct nvml_ci_info){
-		gpu_at((unsigned int)gpu_index(compute->minor)), gi_handle(compute->minor, compute->gi), compute->ci,
-		v.ci->profile, { v.ci->start, v.ci->size }
-	};
+	*info = (struct nvml_ci_info){ gpu_at((unsigned int)gpu_index(compute->minor)),
+				       gi_handle(compute->minor, compute->gi),
+				       compute->ci,
+				       v.ci->profile,
+				       { v.ci->start, v.ci->size } };
 	return leave(NVML_SUCCESS);
 }
 
@@ -487,7 +522,8 @@ static bool match_index(unsigned int index, unsigned int gi, unsigned int ci, vo
 	return true;
 }
 
-API nvmlReturn nvmlDeviceGetMigDeviceHandleByIndex(nvmlDevice device, unsigned int index, nvmlDevice *mig)
+API nvmlReturn nvmlDeviceGetMigDeviceHandleByIndex(nvmlDevice device, unsigned int index,
+						   nvmlDevice *mig)
 {
 	struct wanted_mig wanted = { .index = index };
 
@@ -510,9 +546,14 @@ API nvmlReturn nvmlDeviceGetAttributes_v2(nvmlDevice device, struct nvml_attribu
 		return leave(NVML_NOT_SUPPORTED);
 	*attributes = (struct nvml_attributes){
 		.multiprocessors = v.profile->multiprocessors / v.profile->slices * v.ci->size,
-		.copy_engines = v.profile->copy_engines, .decoders = v.profile->decoders, .encoders = v.profile->encoders,
-		.jpegs = v.profile->jpegs, .ofas = v.profile->ofas, .gpu_slices = v.profile->slices,
-		.compute_slices = v.ci->size, .memory_mb = v.profile->memory_mb,
+		.copy_engines = v.profile->copy_engines,
+		.decoders = v.profile->decoders,
+		.encoders = v.profile->encoders,
+		.jpegs = v.profile->jpegs,
+		.ofas = v.profile->ofas,
+		.gpu_slices = v.profile->slices,
+		.compute_slices = v.ci->size,
+		.memory_mb = v.profile->memory_mb,
 	};
 	return leave(NVML_SUCCESS);
 }

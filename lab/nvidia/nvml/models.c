@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * What the simulated boards are.
- * Source: NVIDIA "Multi-Instance GPU User Guide", "Supported MIG Profiles" (A100-SXM4-40GB, A100-SXM4-80GB, H100, H200), and
- * "nvidia-smi mig -lgip" and "-lgipp" of such boards. Memory varies by driver: match on the profile's name.
+ * Source: NVIDIA "Multi-Instance GPU User Guide", "Supported MIG Profiles" (A100-SXM4-40GB,
+ * A100-SXM4-80GB, H100, H200), and "nvidia-smi mig -lgip" and "-lgipp" of such boards. Memory
+ * varies by driver: match on the profile's name.
  */
 #include <stddef.h>
 
@@ -12,12 +13,12 @@
 #define COUNT(a) (sizeof(a) / sizeof((a)[0]))
 
 /* The seven-slice boards have one set of placements. */
-#define PLACE_1G 1, { 0, 1, 2, 3, 4, 5, 6 }, 7
+#define PLACE_1G	1, { 0, 1, 2, 3, 4, 5, 6 }, 7
 #define PLACE_1G_DOUBLE 2, { 0, 2, 4, 6 }, 4
-#define PLACE_2G 2, { 0, 2, 4 }, 3
-#define PLACE_3G 4, { 0, 4 }, 2
-#define PLACE_4G 4, { 0 }, 1
-#define PLACE_7G 8, { 0 }, 1
+#define PLACE_2G	2, { 0, 2, 4 }, 3
+#define PLACE_3G	4, { 0, 4 }, 2
+#define PLACE_4G	4, { 0 }, 1
+#define PLACE_7G	8, { 0 }, 1
 
 static const struct gi_profile a100_40gb[] = {
 	{ 0, 19, "1g.5gb", 1, 7, 14, 1, 0, 0, 0, 0, 4864, PLACE_1G },
@@ -96,7 +97,8 @@ const struct gi_profile *profile_by_index(const struct model *model, unsigned in
 
 unsigned int ci_slices(const struct gi_profile *profile, unsigned int ci_profile)
 {
-	static const unsigned int slices[] = { 1, 2, 3, 4, 7 };	/* 8 and 6 slices, REV1, NVL: not on these boards */
+	/* The others, of 8 and 6 slices, REV1 and NVL, are not on these boards. */
+	static const unsigned int slices[] = { 1, 2, 3, 4, 7 };
 	unsigned int n = ci_profile < COUNT(slices) ? slices[ci_profile] : 0;
 
 	if (n > profile->slices || (n < profile->slices && 2 * n > profile->slices + 1))

@@ -3,12 +3,13 @@
 #define SIM_MODELS_H
 
 struct gi_profile {
-	unsigned int index;	/* NVML's number for the shape */
-	unsigned int id;	/* what nvidia-smi shows and -cgi takes */
+	unsigned int index; /* NVML's number for the shape */
+	unsigned int id;    /* what nvidia-smi shows and -cgi takes */
 	const char *name;
-	unsigned int slices, instances, multiprocessors, copy_engines, decoders, encoders, jpegs, ofas;
+	unsigned int slices, instances, multiprocessors, copy_engines, decoders, encoders, jpegs,
+		ofas;
 	unsigned int memory_mb;
-	unsigned int size;	/* in eighths of the memory */
+	unsigned int size; /* in eighths of the memory */
 	unsigned int starts[7], start_count;
 };
 

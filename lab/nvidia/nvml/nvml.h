@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The part of NVML's documented interface that the simulated library has: layouts as callers know them, declarations our own.
- * Source: NVIDIA "NVML API Reference Guide" R580; smi/abi_test.go checks the layouts.
+ * The part of NVML's documented interface that the simulated library has: layouts as callers know
+ * them, declarations our own. Source: NVIDIA "NVML API Reference Guide" R580; smi/abi_test.go
+ * checks the layouts.
  */
 #ifndef SIM_NVML_H
 #define SIM_NVML_H
@@ -33,7 +34,8 @@ enum { BRAND_NVIDIA = 14 };
 enum { TOPOLOGY_INTERNAL = 0, TOPOLOGY_NODE = 40, TOPOLOGY_SYSTEM = 50 };
 enum { EVENT_SINGLE_BIT_ECC = 1, EVENT_DOUBLE_BIT_ECC = 2, EVENT_XID = 8 };
 
-/* Indexes of GPU and compute instance profiles; the id of a GPU instance profile is another number (models.c). */
+/* Indexes of GPU and compute instance profiles; the id of a GPU instance profile is another number
+ * (models.c). */
 enum { GI_PROFILE_COUNT = 0x12, CI_PROFILE_COUNT = 0x9 };
 
 typedef struct device *nvmlDevice;
@@ -48,7 +50,8 @@ struct nvml_pci_info {
 };
 
 struct nvml_pci_info_ext {
-	unsigned int version, domain, bus, device, pci_device_id, pci_subsystem_id, base_class, sub_class;
+	unsigned int version, domain, bus, device, pci_device_id, pci_subsystem_id, base_class,
+		sub_class;
 	char bus_id[32];
 };
 
@@ -70,7 +73,8 @@ struct nvml_utilization {
 };
 
 struct nvml_attributes {
-	unsigned int multiprocessors, copy_engines, decoders, encoders, jpegs, ofas, gpu_slices, compute_slices;
+	unsigned int multiprocessors, copy_engines, decoders, encoders, jpegs, ofas, gpu_slices,
+		compute_slices;
 	unsigned long long memory_mb;
 };
 
@@ -81,18 +85,21 @@ struct nvml_event {
 };
 
 struct nvml_gi_profile {
-	unsigned int id, p2p, slices, instances, multiprocessors, copy_engines, decoders, encoders, jpegs, ofas;
+	unsigned int id, p2p, slices, instances, multiprocessors, copy_engines, decoders, encoders,
+		jpegs, ofas;
 	unsigned long long memory_mb;
 };
 
 struct nvml_gi_profile_v2 {
-	unsigned int version, id, p2p, slices, instances, multiprocessors, copy_engines, decoders, encoders, jpegs, ofas;
+	unsigned int version, id, p2p, slices, instances, multiprocessors, copy_engines, decoders,
+		encoders, jpegs, ofas;
 	unsigned long long memory_mb;
 	char name[96];
 };
 
 struct nvml_gi_profile_v3 {
-	unsigned int version, id, slices, instances, multiprocessors, copy_engines, decoders, encoders, jpegs, ofas;
+	unsigned int version, id, slices, instances, multiprocessors, copy_engines, decoders,
+		encoders, jpegs, ofas;
 	unsigned long long memory_mb;
 	char name[96];
 	unsigned int capabilities;
@@ -109,7 +116,8 @@ struct nvml_gi_info {
 };
 
 struct nvml_ci_profile {
-	unsigned int id, slices, instances, multiprocessors, copy_engines, decoders, encoders, jpegs, ofas;
+	unsigned int id, slices, instances, multiprocessors, copy_engines, decoders, encoders,
+		jpegs, ofas;
 };
 
 struct nvml_ci_profile_v2 {

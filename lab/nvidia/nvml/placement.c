@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Where instances go. The rule, "where it spoils the fewest places that are still free, lowest first", is ours; it gives what
- * NVIDIA's "MIG User Guide" shows in "Creating GPU Instances": 9,19,14,19 fits and gets the ids 2, 7, 4, 8; 19,19,14,9 does
- * not, after 13, 11, 3; 19,14,5 gets 13, 5, 1; seven of 19 get 13, 11, 12, 7, 8, 9, 10.
+ * Where instances go. The rule, "where it spoils the fewest places that are still free, lowest
+ * first", is ours; it gives what NVIDIA's "MIG User Guide" shows in "Creating GPU Instances":
+ * 9,19,14,19 fits and gets the ids 2, 7, 4, 8; 19,19,14,9 does not, after 13, 11, 3; 19,14,5 gets
+ * 13, 5, 1; seven of 19 get 13, 11, 12, 7, 8, 9, 10.
  */
 #include "placement.h"
 
@@ -53,7 +54,8 @@ static unsigned int places_left(const struct model *model, unsigned int occupied
 	return n;
 }
 
-int gi_place(const struct model *model, const struct nvsim_gpu *gpu, const struct gi_profile *profile)
+int gi_place(const struct model *model, const struct nvsim_gpu *gpu,
+	     const struct gi_profile *profile)
 {
 	unsigned int occupied = gi_occupied(gpu), best_left = 0;
 	int best = -1;
@@ -76,7 +78,8 @@ int gi_place(const struct model *model, const struct nvsim_gpu *gpu, const struc
 
 unsigned int gi_capacity(const struct nvsim_gpu *gpu, const struct gi_profile *profile)
 {
-	unsigned int occupied = gi_occupied(gpu), n = 0, more = profile->instances - gi_count(gpu, profile);
+	unsigned int occupied = gi_occupied(gpu), n = 0,
+		     more = profile->instances - gi_count(gpu, profile);
 
 	for (unsigned int k = 0; k < profile->start_count && n < more; k++) {
 		unsigned int taken = mask(profile->starts[k], profile->size);
@@ -92,18 +95,15 @@ unsigned int gi_capacity(const struct nvsim_gpu *gpu, const struct gi_profile *p
 unsigned int gi_id(const struct gi_profile *profile, unsigned int start)
 {
 	switch (profile->size) {
-	case 8:
-		return 0;
-	case 4:
-		return 1 + start / 4;
-	case 2:
-		return 3 + start / 2;
-	default:
-		return 7 + start;
+	case 8: return 0;
+	case 4: return 1 + start / 4;
+	case 2: return 3 + start / 2;
+	default: return 7 + start;
 	}
 }
 
-int ci_place(const struct nvsim_gpu_instance *gi, const struct gi_profile *profile, unsigned int slices)
+int ci_place(const struct nvsim_gpu_instance *gi, const struct gi_profile *profile,
+	     unsigned int slices)
 {
 	unsigned int occupied = ci_occupied(gi);
 
@@ -113,7 +113,8 @@ int ci_place(const struct nvsim_gpu_instance *gi, const struct gi_profile *profi
 	return -1;
 }
 
-unsigned int ci_capacity(const struct nvsim_gpu_instance *gi, const struct gi_profile *profile, unsigned int slices)
+unsigned int ci_capacity(const struct nvsim_gpu_instance *gi, const struct gi_profile *profile,
+			 unsigned int slices)
 {
 	unsigned int occupied = ci_occupied(gi), n = 0;
 

@@ -9,7 +9,8 @@
 #include "nv-version.h"
 #include "state.h"
 
-/* Faults for tests. While the first file exists every call waits; the second has an NVML error number for nvmlInit. */
+/* Faults for tests. While the first file exists every call waits; the second has an NVML error
+ * number for nvmlInit. */
 #define FAULT_HANG "/run/rackwright-sim/nvml-hangs"
 #define FAULT_INIT "/run/rackwright-sim/nvml-init-error"
 
@@ -58,7 +59,8 @@ static int by_address(const void *a, const void *b)
 	return x->slot < y->slot ? -1 : x->slot > y->slot;
 }
 
-/* GPUs whose device file cannot be opened are not this process's: that is how a container sees its own only. */
+/* GPUs whose device file cannot be opened are not this process's: that is how a container sees its
+ * own only. */
 static void find_gpus(void)
 {
 	struct nvsim_gpu gpu;
@@ -175,7 +177,9 @@ nvmlDevice mig_handle(unsigned int minor, unsigned int gi, unsigned int ci)
 	d = calloc(1, sizeof(*d));
 	if (!d)
 		return NULL;
-	*d = (struct device){ .minor = minor, .mig = true, .gi = gi, .ci = ci, .next = mig_handles };
+	*d = (struct device){
+		.minor = minor, .mig = true, .gi = gi, .ci = ci, .next = mig_handles
+	};
 	return mig_handles = d;
 }
 
@@ -245,7 +249,8 @@ static nvmlReturn view_instance(unsigned int minor, unsigned int gi, struct view
 	return view->profile ? NVML_SUCCESS : NVML_UNKNOWN;
 }
 
-static nvmlReturn view_compute(unsigned int minor, unsigned int gi, unsigned int ci, struct view *view)
+static nvmlReturn view_compute(unsigned int minor, unsigned int gi, unsigned int ci,
+			       struct view *view)
 {
 	nvmlReturn rc = view_instance(minor, gi, view);
 
@@ -261,7 +266,8 @@ nvmlReturn view_device(nvmlDevice device, struct view *view)
 {
 	if (!known_device(device))
 		return NVML_INVALID_ARGUMENT;
-	return device->mig ? view_compute(device->minor, device->gi, device->ci, view) : view_gpu(device->minor, view);
+	return device->mig ? view_compute(device->minor, device->gi, device->ci, view)
+			   : view_gpu(device->minor, view);
 }
 
 nvmlReturn view_gi(nvmlGpuInstance gi, struct view *view)
@@ -290,7 +296,8 @@ nvmlReturn copy_text(char *out, unsigned int size, const char *text)
 	return NVML_SUCCESS;
 }
 
-/* The same instance at the same place has the same UUID each time. FNV-1a, twice; any mixing would do. */
+/* The same instance at the same place has the same UUID each time. FNV-1a, twice; any mixing would
+ * do. */
 void mig_uuid(const struct nvsim_gpu *gpu, unsigned int gi, unsigned int ci, char out[48])
 {
 	uint64_t a = 0xcbf29ce484222325, b;
@@ -300,11 +307,13 @@ void mig_uuid(const struct nvsim_gpu *gpu, unsigned int gi, unsigned int ci, cha
 	for (const char *p = seed; *p; p++)
 		a = (a ^ (unsigned char)*p) * 0x100000001b3;
 	b = (a ^ (a >> 31)) * 0x9e3779b97f4a7c15;
-	snprintf(out, 48, "MIG-%08x-%04x-5%03x-8%03x-%012llx", (unsigned int)(a >> 32), (unsigned int)(a >> 16) & 0xffff,
-		 (unsigned int)a & 0xfff, (unsigned int)(b >> 52), (unsigned long long)b & 0xffffffffffff);
+	snprintf(out, 48, "MIG-%08x-%04x-5%03x-8%03x-%012llx", (unsigned int)(a >> 32),
+		 (unsigned int)(a >> 16) & 0xffff, (unsigned int)a & 0xfff, (unsigned int)(b >> 52),
+		 (unsigned long long)b & 0xffffffffffff);
 }
 
-bool visit_mig(const struct nvsim_gpu *gpu, bool (*visit)(unsigned int, unsigned int, unsigned int, void *), void *arg)
+bool visit_mig(const struct nvsim_gpu *gpu,
+	       bool (*visit)(unsigned int, unsigned int, unsigned int, void *), void *arg)
 {
 	unsigned int index = 0;
 
@@ -312,7 +321,8 @@ bool visit_mig(const struct nvsim_gpu *gpu, bool (*visit)(unsigned int, unsigned
 		if (!gpu->gi[gi].used || !driver_may_use_cap(NVSIM_CAP_GI(gpu->minor, gi)))
 			continue;
 		for (unsigned int ci = 0; ci < NVSIM_MAX_COMPUTE; ci++) {
-			if (!gpu->gi[gi].ci[ci].used || !driver_may_use_cap(NVSIM_CAP_CI(gpu->minor, gi, ci)))
+			if (!gpu->gi[gi].ci[ci].used ||
+			    !driver_may_use_cap(NVSIM_CAP_CI(gpu->minor, gi, ci)))
 				continue;
 			if (visit(index++, gi, ci, arg))
 				return true;

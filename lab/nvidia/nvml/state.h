@@ -9,7 +9,8 @@
 #include "models.h"
 #include "nvml.h"
 
-/* A GPU or, with mig set, a MIG device of it. Handles stay valid until the library is unloaded, as callers expect. */
+/* A GPU or, with mig set, a MIG device of it. Handles stay valid until the library is unloaded, as
+ * callers expect. */
 struct device {
 	unsigned int minor;
 	bool mig;
@@ -33,7 +34,7 @@ struct view {
 	const struct model *model;
 	const struct nvsim_gpu_instance *gi;
 	const struct nvsim_compute_instance *ci;
-	const struct gi_profile *profile;	/* of gi */
+	const struct gi_profile *profile; /* of gi */
 };
 
 /* Locks the library; not NVML_SUCCESS: not locked. Here a simulated hang hangs. */
@@ -41,7 +42,7 @@ nvmlReturn enter(void);
 nvmlReturn leave(nvmlReturn rc);
 
 unsigned int gpu_count(void);
-nvmlDevice gpu_at(unsigned int index);		/* in the order of PCI addresses; NULL: no such */
+nvmlDevice gpu_at(unsigned int index); /* in the order of PCI addresses; NULL: no such */
 int gpu_index(unsigned int minor);
 
 nvmlDevice mig_handle(unsigned int minor, unsigned int gi, unsigned int ci);
@@ -56,7 +57,8 @@ nvmlReturn copy_text(char *out, unsigned int size, const char *text);
 void mig_uuid(const struct nvsim_gpu *gpu, unsigned int gi, unsigned int ci, char out[48]);
 
 /* Runs over the MIG devices that this process may use, in index order; stops when visit says so. */
-bool visit_mig(const struct nvsim_gpu *gpu, bool (*visit)(unsigned int index, unsigned int gi, unsigned int ci, void *arg),
+bool visit_mig(const struct nvsim_gpu *gpu,
+	       bool (*visit)(unsigned int index, unsigned int gi, unsigned int ci, void *arg),
 	       void *arg);
 
 #endif

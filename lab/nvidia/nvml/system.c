@@ -37,7 +37,8 @@ API nvmlReturn nvmlSystemGetDriverVersion(char *version, unsigned int length)
 	return rc ? rc : leave(copy_text(version, length, driver_version()));
 }
 
-/* Source: CUDA Toolkit release notes, "CUDA driver versions": R580 came with CUDA 13.0, R595 with 13.2. */
+/* Source: CUDA Toolkit release notes, "CUDA driver versions": R580 came with CUDA 13.0, R595
+ * with 13.2. */
 static int cuda_version(void)
 {
 	return atoi(NV_VERSION_STRING) >= 595 ? 13020 : 13000;

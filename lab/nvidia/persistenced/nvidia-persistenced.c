@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Stand-in for nvidia-persistenced: holds every GPU open and, unless told otherwise, has persistence mode on. Options are
- * those of NVIDIA's, of which it knows the ones that unit files use.
- * Source: github.com/NVIDIA/nvidia-persistenced, README and nvidia-persistenced.1.m4.
+ * Stand-in for nvidia-persistenced: holds every GPU open and, unless told otherwise, has
+ * persistence mode on. Options are those of NVIDIA's, of which it knows the ones that unit files
+ * use. Source: github.com/NVIDIA/nvidia-persistenced, README and nvidia-persistenced.1.m4.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -25,9 +25,9 @@
 #include "nv-version.h"
 #include "nvidia-sim.h"
 
-#define RUN_DIR "/run/nvidia-persistenced"
+#define RUN_DIR	 "/run/nvidia-persistenced"
 #define PID_FILE RUN_DIR "/nvidia-persistenced.pid"
-#define SOCKET RUN_DIR "/socket"
+#define SOCKET	 RUN_DIR "/socket"
 
 static bool verbose;
 static volatile sig_atomic_t stopped;
@@ -41,7 +41,8 @@ static void stop(int signal)
 static _Noreturn void fail(const char *text)
 {
 	syslog(LOG_ERR, "%s", text);
-	fprintf(stderr, "nvidia-persistenced failed to initialize. Check syslog for more details.\n");
+	fprintf(stderr,
+		"nvidia-persistenced failed to initialize. Check syslog for more details.\n");
 	exit(EXIT_FAILURE);
 }
 
@@ -76,8 +77,10 @@ static unsigned int hold_gpus(int ctl, bool persistence)
 		if (!persistence)
 			continue;
 		if (open(path, O_RDWR | O_CLOEXEC) < 0 ||
-		    ioctl(ctl, NVSIM_SET_PERSISTENCE, &(struct nvsim_request){ .minor = minor, .value = 1 })) {
-			syslog(LOG_ERR, "device %u - failed to set persistence mode: %s", minor, strerror(errno));
+		    ioctl(ctl, NVSIM_SET_PERSISTENCE,
+			  &(struct nvsim_request){ .minor = minor, .value = 1 })) {
+			syslog(LOG_ERR, "device %u - failed to set persistence mode: %s", minor,
+			       strerror(errno));
 			continue;
 		}
 		if (verbose)
@@ -89,7 +92,8 @@ static unsigned int hold_gpus(int ctl, bool persistence)
 static void release_gpus(int ctl)
 {
 	for (unsigned int minor = 0; minor < NVSIM_MAX_GPUS; minor++)
-		ioctl(ctl, NVSIM_SET_PERSISTENCE, &(struct nvsim_request){ .minor = minor, .value = 0 });
+		ioctl(ctl, NVSIM_SET_PERSISTENCE,
+		      &(struct nvsim_request){ .minor = minor, .value = 0 });
 }
 
 static void listen_on_socket(const struct passwd *user)
@@ -117,15 +121,19 @@ static void write_pid(void)
 
 static void usage(FILE *out)
 {
-	fprintf(out, "nvidia-persistenced [--user USER] [--persistence-mode|--no-persistence-mode] [--verbose] [--version]\n");
+	fprintf(out,
+		"nvidia-persistenced [--user USER] [--persistence-mode|--no-persistence-mode] [--verbose] [--version]\n");
 }
 
 int main(int argc, char **argv)
 {
 	static const struct option options[] = {
-		{ "version", no_argument, NULL, 'v' },		 { "help", no_argument, NULL, 'h' },
-		{ "verbose", no_argument, NULL, 'V' },		 { "user", required_argument, NULL, 'u' },
-		{ "persistence-mode", no_argument, NULL, 'p' },	 { "no-persistence-mode", no_argument, NULL, 'P' },
+		{ "version", no_argument, NULL, 'v' },
+		{ "help", no_argument, NULL, 'h' },
+		{ "verbose", no_argument, NULL, 'V' },
+		{ "user", required_argument, NULL, 'u' },
+		{ "persistence-mode", no_argument, NULL, 'p' },
+		{ "no-persistence-mode", no_argument, NULL, 'P' },
 		{ NULL, 0, NULL, 0 },
 	};
 	bool persistence = true;
@@ -138,30 +146,19 @@ int main(int argc, char **argv)
 		case 'v':
 			printf("nvidia-persistenced:  version %s (simulated)\n", NV_VERSION_STRING);
 			return EXIT_SUCCESS;
-		case 'h':
-			usage(stdout);
-			return EXIT_SUCCESS;
-		case 'V':
-			verbose = true;
-			break;
-		case 'u':
-			user_name = optarg;
-			break;
-		case 'p':
-			persistence = true;
-			break;
-		case 'P':
-			persistence = false;
-			break;
-		default:
-			usage(stderr);
-			return EXIT_FAILURE;
+		case 'h': usage(stdout); return EXIT_SUCCESS;
+		case 'V': verbose = true; break;
+		case 'u': user_name = optarg; break;
+		case 'p': persistence = true; break;
+		case 'P': persistence = false; break;
+		default: usage(stderr); return EXIT_FAILURE;
 		}
 	}
 
 	openlog("nvidia-persistenced", LOG_PID, LOG_DAEMON);
 	if (verbose)
-		syslog(LOG_NOTICE, "Verbose syslog connection opened (simulated, version %s)", NV_VERSION_STRING);
+		syslog(LOG_NOTICE, "Verbose syslog connection opened (simulated, version %s)",
+		       NV_VERSION_STRING);
 	if (user_name) {
 		user = getpwnam(user_name);
 		if (!user)
@@ -185,7 +182,8 @@ int main(int argc, char **argv)
 	write_pid();
 	if (verbose)
 		syslog(LOG_NOTICE, "Local RPC services initialized");
-	/* --user only says who owns the socket here: switching persistence mode off at the end takes root. */
+	/* --user only says who owns the socket here: switching persistence mode off at the end
+	 * takes root. */
 	signal(SIGTERM, stop);
 	signal(SIGINT, stop);
 	while (!stopped)

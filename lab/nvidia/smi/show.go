@@ -248,7 +248,7 @@ func table(o *options) error {
 			util += "%"
 		}
 		fmt.Printf("| %3d  %-26.26s %6s  | %16s   Off | %20d |\n", g.index, value("name"), persistence, g.bus, 0)
-		fmt.Printf("| N/A  %3sC    %-4s  %11sW / %4sW  | %7sMiB / %6sMiB | %8s     Default |\n", value("temperature.gpu"), value("pstate"),
+		fmt.Printf("| N/A  %3sC    %-4s  %10sW / %4sW  | %7sMiB / %6sMiB | %8s     Default |\n", value("temperature.gpu"), value("pstate"),
 			strings.Split(value("power.draw"), ".")[0], strings.Split(value("power.limit"), ".")[0],
 			value("memory.used"), value("memory.total"), util)
 		fmt.Printf("| %39s | %22s | %20s |\n", "", "", value("mig.mode.current"))
