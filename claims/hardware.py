@@ -84,5 +84,5 @@ def no_fatal_xid(have: Readings, node: NodeState | None, spec: NodeSpec) -> Iter
             yield Finding(
                 "hardware", f"no fatal Xid of GPU {xid.pci_address} since the boot",
                 f"Xid {xid.number}: {xid.text}",
-                "reset the GPU or reboot the host; if it comes again, have the GPU replaced",
+                "reboot the host; if it comes again, have the GPU replaced",
             )  # fmt: skip

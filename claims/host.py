@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from claims.finding import Finding
 from claims.hardware import gpus, hcas
 from cluster import NodeState
-from facts.containerd import Containerd, ContainerdService
+from facts.containerd import NVIDIA_RUNTIME, Containerd, ContainerdService
 from facts.infiniband import Infiniband
 from facts.mig import Gpus
 from facts.nvidia import NvidiaDriver, NvidiaPersistenced
@@ -27,6 +27,10 @@ def driver(have: Readings, node: NodeState | None, spec: NodeSpec) -> Iterator[F
             "nvidia driver", f"{want} loaded", state.version or "none", "run the main job"
         )
         return
+    if not state.open_module:
+        yield Finding(
+            "nvidia driver", f"the open module {want}", "the proprietary one", "run the main job"
+        )
     if state.library != want:
         yield Finding(
             "nvidia driver", f"libnvidia-ml {want}", state.library or "none",
@@ -74,10 +78,12 @@ def mig(have: Readings, node: NodeState | None, spec: NodeSpec) -> Iterator[Find
         if gpu is None:
             continue  # told by the management library's claim
         profiles = sorted(device.profile for device in gpu.mig_devices)
-        if bool(gpu.mig_mode) != want.enabled or profiles != sorted(want.profiles):
+        pending = gpu.mig_mode != gpu.mig_mode_pending
+        if bool(gpu.mig_mode) != want.enabled or pending or profiles != sorted(want.profiles):
             yield Finding(
                 "mig", f"GPU {want.index} {'divided as declared' if want.enabled else 'whole'}",
-                f"{', '.join(profiles) or 'no devices'}, mode {'on' if gpu.mig_mode else 'off'}",
+                f"{', '.join(profiles) or 'no devices'}, mode {'on' if gpu.mig_mode else 'off'}"
+                + (", and to change with the next reset" if pending else ""),
                 "read `journalctl -u rackwright-mig`",
             )  # fmt: skip
 
@@ -124,21 +130,59 @@ def ports(have: Readings, node: NodeState | None, spec: NodeSpec) -> Iterator[Fi
         yield Finding("infiniband", "/dev/infiniband/rdma_cm", "none", "load rdma_ucm")
 
 
+def runtime_configuration(
+    have: Readings, node: NodeState | None, spec: NodeSpec
+) -> Iterator[Finding]:
+    """nvidia is the default runtime, by `containerd config dump`, which merges every file."""
+    config = have.of(Containerd)
+    nvidia = config.runtimes.get("nvidia")
+    if not config.installed or config.problem is not None:
+        checks = [("a configuration that loads", False, config.problem or "no containerd")]
+    else:
+        cgroupfs = [name for name, state in config.runtimes.items() if not state.systemd_cgroup]
+        checks = [
+            ("the CRI plugin", config.cri_enabled, "it disabled"),
+            (
+                "nvidia as the default runtime", config.default_runtime == "nvidia",
+                config.default_runtime or "none",
+            ),
+            (
+                f"runtime nvidia to run {NVIDIA_RUNTIME}",
+                nvidia is not None and nvidia.binary == NVIDIA_RUNTIME,
+                nvidia.binary or "runc" if nvidia else "no such runtime",
+            ),
+            (
+                "systemd cgroups for every runtime", not cgroupfs,
+                f"cgroupfs for {', '.join(cgroupfs)}",
+            ),
+            ("runtime runc beside it", "runc" in config.runtimes, "none"),
+            ("CDI", config.cdi_enabled, "it disabled"),
+            (
+                f"pause image {spec.pause_image}", config.sandbox_image == spec.pause_image,
+                config.sandbox_image or "none",
+            ),
+        ]  # fmt: skip
+    for want, good, found in checks:
+        if not good:
+            yield Finding(
+                "container runtime", want, found,
+                "another file hides ours: compare `containerd config dump` with the files in "
+                "/etc/containerd/conf.d, which are read in the order of their names",
+            )  # fmt: skip
+
+
 def runtime(have: Readings, node: NodeState | None, spec: NodeSpec) -> Iterator[Finding]:
-    """nvidia is the default runtime of the daemon that runs."""
-    config, service = have.of(Containerd), have.of(ContainerdService)
+    """The daemon that runs has read its configuration, and will be there after a reboot."""
+    service = have.of(ContainerdService)
     if not service.active:
         yield Finding("containerd", "running", "not", "read `journalctl -u containerd`")
         return
-    if config.default_runtime != "nvidia":
-        yield Finding(
-            "containerd", "nvidia as the default runtime", config.default_runtime or "none",
-            "run the main job, and find out what has written to /etc/containerd",
-        )  # fmt: skip
+    if not service.enabled:
+        yield Finding("containerd", "it to start at boot", "it disabled", "run the main job")
     if service.stale:
         yield Finding(
             "containerd", "a daemon newer than its configuration", "an older one",
-            "run the main job",
+            "run the main job, and find out what has written to /etc/containerd",
         )  # fmt: skip
     if not service.memlock_unlimited:
         yield Finding("containerd", "unlimited locked memory", "a limit", "run the main job")

@@ -23,6 +23,7 @@ CLAIMS: dict[str, Claim] = {
     "management_library": host.management_library,
     "persistence": host.persistence,
     "mig": host.mig,
+    "runtime_configuration": host.runtime_configuration,
     "runtime": host.runtime,
     "ready": node.ready,
     "of_this_host": node.of_this_host,

@@ -19,6 +19,9 @@ from facts.value import ABSENT, FactValue, sections
 CRI_RUNTIME = "io.containerd.cri.v1.runtime"
 CRI_IMAGES = "io.containerd.cri.v1.images"
 
+NVIDIA_RUNTIME = "/usr/bin/nvidia-container-runtime"
+"""Where the container toolkit's package puts it."""
+
 
 @dataclass(frozen=True, slots=True)
 class RuntimeState(FactValue):

@@ -8,7 +8,7 @@ from typing import Any
 
 import tomli_w
 
-from facts.containerd import CRI_IMAGES, CRI_RUNTIME
+from facts.containerd import CRI_IMAGES, CRI_RUNTIME, NVIDIA_RUNTIME
 
 CONFIG = "/etc/containerd/config.toml"
 DROP_IN = "/etc/containerd/conf.d/99-rackwright.toml"
@@ -16,7 +16,6 @@ IMPORTS = "/etc/containerd/conf.d/*.toml"
 UNIT_DROP_IN = "/etc/systemd/system/containerd.service.d/50-rackwright.conf"
 CERTS_D = "/etc/containerd/certs.d"
 CNI_BIN_DIR = "/opt/cni/bin"
-NVIDIA_RUNTIME = "/usr/bin/nvidia-container-runtime"
 OLDEST_VERSION = 3
 """Of the configuration: what containerd 2.x reads and writes; 4 since 2.3."""
 

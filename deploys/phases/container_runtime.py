@@ -11,8 +11,14 @@ from collections.abc import Iterator
 
 from pyinfra.api import StringCommand, deploy
 
+from claims import host
 from deploys.phases import preflight
-from facts.containerd import CdiSpecification, Containerd, ContainerdService, ContainerdState
+from facts.containerd import (
+    NVIDIA_RUNTIME,
+    CdiSpecification,
+    Containerd,
+    ContainerdService,
+)
 from facts.files import Files
 from facts.mig import Gpu, Gpus
 from facts.nvidia import NvidiaDriver
@@ -62,7 +68,7 @@ def plan(spec: NodeSpec, have: Have) -> Iterator[Step | Refusal]:
     pending = install is not None or any(isinstance(item, Step) for item in to_write)
     yield from running(have, pending=pending)
     if not pending and have[Containerd].installed:
-        yield from judged(spec, have[Containerd])
+        yield from judged(spec, have)
     if spec.gpu_count:
         specification = list(cdi(have))
         yield from specification
@@ -150,42 +156,10 @@ def running(have: Have, *, pending: bool) -> Iterator[Step]:
     )  # fmt: skip
 
 
-def judged(spec: NodeSpec, effective: ContainerdState) -> Iterator[Refusal]:
-    """What `containerd config dump` must say once our files are in place: it merges every file."""
-    nvidia = effective.runtimes.get("nvidia")
-    checks = [
-        ("a configuration that loads", effective.problem is None, effective.problem),
-        ("the CRI plugin", effective.cri_enabled, "it disabled"),
-        (
-            "nvidia as the default runtime", effective.default_runtime == "nvidia",
-            effective.default_runtime or "none",
-        ),
-        (
-            f"runtime nvidia to run {containerd.NVIDIA_RUNTIME}",
-            nvidia is not None and nvidia.binary == containerd.NVIDIA_RUNTIME,
-            nvidia.binary if nvidia else "no such runtime",
-        ),
-        (
-            "systemd cgroups for every runtime",
-            all(runtime.systemd_cgroup for runtime in effective.runtimes.values()),
-            "cgroupfs for "
-            + ", ".join(n for n, r in effective.runtimes.items() if not r.systemd_cgroup),
-        ),
-        ("runtime runc beside it", "runc" in effective.runtimes, "none"),
-        ("CDI", effective.cdi_enabled, "it disabled"),
-        (
-            f"pause image {spec.pause_image}",
-            effective.sandbox_image == spec.pause_image, effective.sandbox_image or "none",
-        ),
-    ]  # fmt: skip
-    for want, good, found in checks:
-        if not good:
-            yield Refusal(
-                "container runtime", want, str(found),
-                "another file hides ours: compare `containerd config dump` with the files in "
-                "/etc/containerd/conf.d, which are read in the order of their names",
-                unfit=True,
-            )  # fmt: skip
+def judged(spec: NodeSpec, have: Have) -> Iterator[Refusal]:
+    """What the claims will ask of the daemon's configuration, before it is started with it."""
+    for finding in host.runtime_configuration(have.readings, None, spec):
+        yield Refusal(finding.component, finding.want, finding.have, finding.remedy, unfit=True)
 
 
 def cdi(have: Have) -> Iterator[Step]:
@@ -233,7 +207,7 @@ def proven(spec: NodeSpec, have: Have, *, pending: bool) -> Iterator[Step]:
         yield StringCommand(
             f"ctr -n rackwright images pull --hosts-dir {containerd.CERTS_D} {image} >/dev/null && "
             "ctr -n rackwright run --rm --runc-binary "
-            f"{containerd.NVIDIA_RUNTIME} --env NVIDIA_VISIBLE_DEVICES=all "
+            f"{NVIDIA_RUNTIME} --env NVIDIA_VISIBLE_DEVICES=all "
             f"--env NVIDIA_DRIVER_CAPABILITIES=utility {image} rackwright-proof-$$ "
             "sh -c 'ls /dev/nvidiactl'"
         )
