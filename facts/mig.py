@@ -77,11 +77,15 @@ class Gpus(FactBase[GpusState]):
         fields = "index,name,uuid,pci.bus_id,mig.mode.current,mig.mode.pending,persistence_mode"
         return (
             f"command -v nvidia-smi >/dev/null || {{ echo '## tool'; echo {ABSENT}; exit 0; }}; "
-            f"echo '## query'; nvidia-smi --query-gpu={fields} --format=csv,noheader; "
-            "rc=$?; echo '## rc'; echo $rc; [ $rc = 0 ] || exit 0; "
+            f"q=$(nvidia-smi --query-gpu={fields} --format=csv,noheader); rc=$?; "
+            "echo '## query'; echo \"$q\"; echo '## rc'; echo $rc; [ $rc = 0 ] || exit 0; "
             "echo '## list'; nvidia-smi -L || exit; "
+            # The rest is about GPUs in MIG mode: each call costs a second on a slow host.
+            "echo '## instances'; "
+            # The last column is persistence mode, and nothing follows it.
+            "case $q in *'Enabled, '*) ;; *) echo '## profiles'; echo '## done'; exit 0 ;; esac; "
             # "No MIG-enabled devices found" and the like are answers, and not exit code 0.
-            "echo '## instances'; nvidia-smi mig -lgi; echo '## profiles'; nvidia-smi mig -lgip; "
+            "nvidia-smi mig -lgi; echo '## profiles'; nvidia-smi mig -lgip; "
             "echo '## done'"
         )
 

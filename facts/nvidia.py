@@ -31,8 +31,6 @@ class NvidiaDriverState(FactValue):
     """PCI addresses of the GPUs that the module drives."""
     library: str | None = None
     """Version of ``libnvidia-ml.so.1``, ``None`` if it is not installed."""
-    users: tuple[str, ...] = ()
-    """Processes that have one of the driver's device files open, as ``name (pid 7)``."""
 
 
 class NvidiaDriver(FactBase[NvidiaDriverState]):
@@ -51,10 +49,7 @@ class NvidiaDriver(FactBase[NvidiaDriverState]):
             "echo '## gpus'; ls -1 /proc/driver/nvidia/gpus || true; "
             # A soname's target carries the version; Debian's packages go over /etc/alternatives.
             "echo '## library'; for d in /usr/lib/x86_64-linux-gnu /usr/lib64 /usr/lib; do "
-            f"readlink -e $d/{LIBRARY}1 && break; done; "
-            "echo '## users'; if [ -e /dev/nvidiactl ]; then "
-            "for p in $(find /proc/[0-9]*/fd -lname '/dev/nvidia*' | cut -d/ -f3 | sort -un); do "
-            "echo \"$(cat /proc/$p/comm) (pid $p)\"; done; fi; echo '## end'"
+            f"readlink -e $d/{LIBRARY}1 && break; done; echo '## end'"
         )
 
     def process(self, output: list[str]) -> NvidiaDriverState:
@@ -80,7 +75,6 @@ def parse_driver(output: list[str]) -> NvidiaDriverState:
         peermem="/sys/module/nvidia_peermem" in parts["modules"],
         gpus=tuple(address.lower() for address in parts["gpus"]),
         library=library or None,
-        users=tuple(line for line in parts["users"] if not line.startswith(" (pid")),
     )
 
 

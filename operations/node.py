@@ -140,7 +140,8 @@ def _converge(phases: Sequence[ModuleType]) -> Iterator[PyinfraCommand]:
         api_server = (spec.kube_api_server, cluster.ca_pem.decode())
 
         def look(changed: bool) -> Have:
-            return Have(read(files, api_server), spec, cluster, changed)
+            # Whether the host reaches the API server is asked once, before the first change.
+            return Have(read(files, () if changed else api_server), spec, cluster, changed)
 
         have = look(False)
         plan = planned(phases, spec, have)

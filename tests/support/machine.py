@@ -289,7 +289,7 @@ class Machine:
             [f"/usr/lib/x86_64-linux-gnu/libnvidia-ml.so.{self.library}"] if self.library else []
         )
         return "\n".join(
-            [version, "## modules", *modules, "## gpus", *gpus, "## library", *library, "## users",
+            [version, "## modules", *modules, "## gpus", *gpus, "## library", *library,
              "## end"]
         )  # fmt: skip
 
