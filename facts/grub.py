@@ -5,11 +5,12 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 
+# menuentry Debian {
 # menuentry 'Debian GNU/Linux' --class debian $menuentry_id_option 'gnulinux-simple-2f6c' {
 # submenu 'Advanced options for Debian GNU/Linux' $menuentry_id_option 'gnulinux-advanced-2f6c' {
 ENTRY = re.compile(
-    r"""^(menuentry|submenu)\s+(['"])(?P<title>.*?)\2"""
-    r"""(?:.*?(?:\$menuentry_id_option|--id)\s+(['"])(?P<id>.*?)\4)?"""
+    r"""^(menuentry|submenu)\s+(?:(['"])(?P<title>.*?)\2|(?P<word>[^\s{]+))"""
+    r"""(?:.*?(?:\$menuentry_id_option|--id)\s+(['"])(?P<id>.*?)\5)?"""
 )
 # linux /boot/vmlinuz-6.12.57+deb13-amd64 root=UUID=2f6c ro  |  linux /vmlinuz root=LABEL=root ro
 KERNEL = re.compile(r"^linux(?:16|efi)?\s+\S*/vmlinuz(?:-(\S+)|\s)")
@@ -45,7 +46,7 @@ def default_kernel(lines: list[str], environment: list[str]) -> str | None:
     defaults = list[str]()
     for line in (line.strip() for line in lines):
         if match := ENTRY.match(line):
-            entry = Entry(match["title"], match["id"])
+            entry = Entry(match["title"] or match["word"] or "", match["id"])
             stack[-1].entries.append(entry)
             stack.append(entry)
         elif line.startswith("function "):
@@ -58,11 +59,11 @@ def default_kernel(lines: list[str], environment: list[str]) -> str | None:
         elif (match := KERNEL.match(line)) and stack[-1].kernel is None:
             stack[-1].kernel = match[1] or LINK
     chosen = values.get("next_entry") or _resolved(defaults, values)
-    found = _entry(top, chosen) if chosen is not None else None
+    found = _entry(top, chosen)
     return found.kernel if found else None
 
 
-def _resolved(defaults: list[str], values: dict[str, str]) -> str | None:
+def _resolved(defaults: list[str], values: dict[str, str]) -> str:
     """The default entry. grub-mkconfig writes two: one for ``next_entry``, one without it."""
     for default in defaults:
         if default == "${next_entry}":
@@ -70,7 +71,7 @@ def _resolved(defaults: list[str], values: dict[str, str]) -> str | None:
         if default == "${saved_entry}":
             return values.get("saved_entry") or "0"
         return default or "0"
-    return None
+    return "0"
 
 
 def _entry(top: Entry, path: str) -> Entry | None:

@@ -109,7 +109,7 @@ def packets(data: bytes) -> Iterator[tuple[int, bytes]]:
                 width = 1 << (head & 0x03)
                 size, at = int.from_bytes(data[at : at + width], "big"), at + width
             body = data[at : at + size]
-            if len(body) != size:
+            if at > len(data) or len(body) != size:
                 raise NotAKey("a packet that is cut off")
             at += size
             yield tag, body

@@ -179,10 +179,10 @@ def install(arguments: str) -> str:
     )
     return (
         f"fresh=; if {stale}; then {UPDATE} && fresh=1 || echo 'apt-get update failed'; fi; "
-        f'tried=$(wc -l <{LOG}); {go} || {{ [ -z "$fresh" ] && '
-        f'tail -n +"$tried" {LOG} | grep -qE {shlex.quote(OUTDATED)} && '
+        f'tried=$(wc -l <{LOG}); {go} || {{ failed=$?; if [ -z "$fresh" ] && '
+        f'tail -n +"$tried" {LOG} | grep -qE {shlex.quote(OUTDATED)}; then '
         # A mirror in the middle of being synchronised comes right by itself.
-        f"{{ {UPDATE} || {{ sleep 20; {UPDATE}; }} }} && {go}; }}"
+        f"{{ {UPDATE} || {{ sleep 20; {UPDATE}; }} }} && {go}; else (exit $failed); fi; }}"
     )
 
 

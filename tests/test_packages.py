@@ -1,0 +1,171 @@
+"""Packages: what counts as the wanted version; the shell that brings it, run by a real shell."""
+
+from __future__ import annotations
+
+import os
+import stat
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from operations import nvidia, packages
+from operations.systems import SYSTEMS
+from tests.support.machine import DRIVER
+
+
+@pytest.mark.parametrize(
+    ("version", "want", "same"),
+    [
+        ("1.36.3-1.1", "1.36.3-1.1", True),
+        ("1.36.3-1.1", "1.36.3", True),
+        ("2.4.2-1~debian.13~trixie", "2.4.2", True),
+        ("580.178.04-1+sim1", "580.178.04", True),
+        ("580.178.04-1", "580.178.0", False),
+        ("1.36.30-1.1", "1.36.3", False),
+        ("20250419", "20250419", True),
+        ("1.0", None, True),
+        (None, None, False),
+        (None, "1.0", False),
+    ],
+)
+def test_version_matches(version, want, same):
+    assert packages.matches(version, want) is same
+
+
+def test_an_upstream_version_takes_any_revision_and_no_other_version():
+    assert packages.argument("kubelet", "1.36.3") == "kubelet=1.36.3-*"
+    assert packages.argument("kubelet", "1.36.3-1.1") == "kubelet=1.36.3-1.1"
+    assert packages.argument("jq", None) == "jq"
+
+
+@pytest.fixture
+def shell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Run a command of ``operations.packages`` with programs of ours in place of apt's."""
+    monkeypatch.setattr(packages, "LOG", str(tmp_path / "apt.log"))
+    monkeypatch.setattr(packages, "STAMP", str(tmp_path / "state/apt-updated"))
+    monkeypatch.setattr(packages, "UPDATE", f"apt-get update && touch {tmp_path}/state/apt-updated")
+    monkeypatch.setattr(packages, "WAIT_S", 0)
+    programs = tmp_path / "bin"
+    programs.mkdir()
+
+    def program(name: str, body: str) -> None:
+        path = programs / name
+        path.write_text(f'#!/bin/sh\necho "{name} $*" >>{tmp_path}/calls\n{body}\n')
+        path.chmod(path.stat().st_mode | stat.S_IXUSR)
+
+    def run(*script: str, explain: str = "") -> subprocess.CompletedProcess[str]:
+        text = str(packages.command(*script, explain=explain).get_raw_value())
+        text = text.replace("PATH=/usr/local/sbin:", f"PATH={programs}:/usr/local/sbin:")
+        return subprocess.run(["dash", "-c", text], capture_output=True, text=True, env=os.environ)
+
+    run.program = program
+    run.calls = lambda: (tmp_path / "calls").read_text().splitlines()
+    run.stamp = tmp_path / "state/apt-updated"
+    run.log = tmp_path / "apt.log"
+    return run
+
+
+def verbs(calls: list[str]) -> list[str]:
+    return [word for line in calls for word in line.split() if word in ("update", "install")]
+
+
+def test_indexes_are_fetched_before_the_first_installation(shell):
+    shell.program("apt-get", "")
+    assert shell(packages.install("install jq")).returncode == 0
+    assert verbs(shell.calls()) == ["update", "install"]
+    assert shell.stamp.exists()
+
+
+def test_indexes_that_are_new_enough_are_not_fetched_again(shell):
+    shell.program("apt-get", "")
+    shell(packages.install("install jq"))
+    os.utime(shell.stamp, (2**31, 2**31))
+    shell(packages.install("install jq"))
+    assert verbs(shell.calls()) == ["update", "install", "install"]
+
+
+def test_a_version_that_the_indexes_do_not_know_fetches_them(shell):
+    shell.program("apt-get", "")
+    shell(packages.install("install jq"))
+    os.utime(shell.stamp, (2**31, 2**31))
+    shell.program(
+        "apt-get",
+        'case "$*" in *update*) touch "$0.updated";; *) [ -e "$0.updated" ] || '
+        "{ echo \"E: Version '9' for 'jq' was not found\"; exit 100; };; esac",
+    )
+    assert shell(packages.install("install jq=9")).returncode == 0
+    assert verbs(shell.calls())[2:] == ["install", "update", "install"]
+
+
+def test_a_failure_of_another_kind_is_not_tried_twice_and_shows_the_logs_end(shell):
+    shell.program(
+        "apt-get", 'case "$*" in *install*) echo "E: Sub-process dpkg returned 1"; exit 100;; esac'
+    )
+    failed = shell(packages.install("install jq"), explain="echo because")
+    assert failed.returncode == 100
+    assert "E: Sub-process dpkg returned 1" in failed.stderr
+    assert failed.stderr.splitlines()[-1] == "because"
+    assert verbs(shell.calls()) == ["update", "install"]
+
+
+def test_a_piece_that_fails_ends_the_script(shell):
+    shell.program("apt-get", "exit 1")
+    shell.program("apt-mark", "")
+    assert shell("apt-get install a", "apt-mark hold a").returncode == 1
+    assert not any("apt-mark" in call for call in shell.calls())
+
+
+def test_a_connection_that_is_gone_does_not_end_apt(shell, tmp_path):
+    """apt writes to a file: into a pipe that nobody reads, it would die in the middle."""
+    shell.program("apt-get", "seq 1 20000; echo installed")
+    text = str(packages.command("apt-get install a").get_raw_value())
+    text = text.replace("PATH=/usr/local/sbin:", f"PATH={tmp_path}/bin:/usr/local/sbin:")
+    process = subprocess.Popen(["dash", "-c", text], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    process.stdout.close()
+    process.stderr.close()
+    process.wait(timeout=30)
+    assert shell.log.read_text().splitlines()[-1] == "installed"
+
+
+def test_a_script_of_initramfs_rebuilds_only_what_has_nouveau(shell, tmp_path, monkeypatch):
+    monkeypatch.setattr(nvidia, "LOOKED_AT", str(tmp_path / "state/looked"))
+    shell.program(
+        "lsinitramfs", 'case "$1" in *-6.1) echo usr/lib/modules/nouveau.ko/nouveau.ko;; esac'
+    )
+    shell.program("update-initramfs", "")
+    shell.program("stat", 'case "$*" in *initrd*) echo 7;; *) exec /usr/bin/stat "$@";; esac')
+    text = str(nvidia.without_nouveau(["6.1", "6.12"]).get_raw_value())
+    text = text.replace("PATH=/usr/local/sbin:", f"PATH={tmp_path}/bin:/usr/local/sbin:")
+    done = subprocess.run(["dash", "-c", text], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert [call for call in shell.calls() if call.startswith("update")] == [
+        "update-initramfs -u -k 6.1"
+    ]
+    assert nvidia.looked_at((tmp_path / "state/looked").read_text()) == {"6.1": 7, "6.12": 7}
+
+
+@pytest.mark.parametrize("system", SYSTEMS.values(), ids=lambda s: f"{s.id}-{s.version}")
+def test_every_system_names_its_packages(system):
+    from facts.packages import PackagesState
+
+    wants = nvidia.wants(system, DRIVER, PackagesState("amd64", {}, False, ()))
+    assert next(iter(wants)) == f"nvidia-driver-pinning-{DRIVER}"
+    assert set(wants.values()) == {DRIVER}
+    assert len(wants) > 1
+
+
+@pytest.mark.parametrize(
+    ("name", "belongs"),
+    [
+        ("nvidia-kernel-open-dkms", True),
+        ("libnvidia-ml1", True),
+        ("libcuda1", True),
+        ("nvidia-fabricmanager", True),
+        ("nvidia-container-toolkit", False),
+        ("libnvidia-container1", False),
+        ("libcurl4", False),
+    ],
+)
+def test_packages_of_the_driver_are_told_by_name(name, belongs):
+    assert nvidia.of_the_driver(name) is belongs
