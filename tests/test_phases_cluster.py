@@ -48,8 +48,17 @@ KUBERNETES = ("kubelet", "kubeadm", "cri-tools", "kubernetes-cni")
 CONTAINERD = """\
 ## dump
 version = 4
+[plugins."io.containerd.cri.v1.images".pinned_images]
+sandbox = "registry.k8s.io/pause:3.10.2"
+[plugins."io.containerd.cri.v1.runtime"]
+enable_cdi = true
 [plugins."io.containerd.cri.v1.runtime".containerd]
 default_runtime_name = "nvidia"
+[plugins."io.containerd.cri.v1.runtime".containerd.runtimes.nvidia.options]
+BinaryName = "/usr/bin/nvidia-container-runtime"
+SystemdCgroup = true
+[plugins."io.containerd.cri.v1.runtime".containerd.runtimes.runc.options]
+SystemdCgroup = true
 ## rc
 0
 """
