@@ -71,7 +71,7 @@ class Gpus(FactBase[GpusState]):
     hangs (a GPU has fallen off the bus) leaves the fact unread.
     """
 
-    timeout_s = 45
+    timeout_s = 90
 
     def command(self) -> str:
         fields = "index,name,uuid,pci.bus_id,mig.mode.current,mig.mode.pending,persistence_mode"

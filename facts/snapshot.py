@@ -24,10 +24,11 @@ from pyinfra.context import ctx_host
 T = TypeVar("T")
 
 MARK = "--8<--"
-SNAPSHOT_TIMEOUT_S = 300
+SNAPSHOT_TIMEOUT_S = 600
 """For all readings together. Each has its own limit; this one is for a host that is gone."""
-TIMEOUT_S = 20
-"""For one reading. NVML can hang for ever when a GPU has fallen off the bus."""
+TIMEOUT_S = 60
+"""For one reading. NVML can hang for ever when a GPU has fallen off the bus; a host that builds
+kernel modules on its last core is only slow."""
 
 
 class UnknownReading(Exception):

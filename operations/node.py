@@ -141,7 +141,13 @@ def _converge(phases: Sequence[ModuleType]) -> Iterator[PyinfraCommand]:
 
         def look(changed: bool) -> Have:
             # Whether the host reaches the API server is asked once, before the first change.
-            return Have(read(files, () if changed else api_server), spec, cluster, changed)
+            asks = () if changed else api_server
+            readings = read(files, asks)
+            if readings.unread:
+                # A busy host may have been slow: what is wrong with it is wrong twice.
+                forget(ctx_host.get())
+                readings = read(files, asks)
+            return Have(readings, spec, cluster, changed)
 
         have = look(False)
         plan = planned(phases, spec, have)
