@@ -102,7 +102,8 @@ def parse_containerd(output: list[str]) -> ContainerdState:
         sandbox_image=images.get("pinned_images", {}).get("sandbox", ""),
         registry_config_path=images.get("registry", {}).get("config_path", ""),
         cni_bin_dirs=tuple(cni.get("bin_dirs") or [cni.get("bin_dir", "")]),
-        cdi_enabled=bool(runtime.get("enable_cdi", False)),
+        # On by default since 2.0, and no longer a choice in 2.4, which ignores the key.
+        cdi_enabled=bool(runtime.get("enable_cdi", bool(runtime.get("cdi_spec_dirs")))),
     )
 
 

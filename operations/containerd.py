@@ -72,7 +72,9 @@ def version_of(text: str) -> int:
 
 def drop_in(version: int, pause_image: str) -> str:
     """
-    Our drop-in: runc and nvidia with systemd cgroups, nvidia as the default, mirrors, CDI.
+    Our drop-in: runc and nvidia with systemd cgroups, nvidia as the default, where mirrors are.
+
+    Nothing of CDI: it is on by default since 2.0, and 2.4 warns of the key that turned it on.
 
     + version: the main file's; containerd refuses to start on a drop-in of a higher one
     """
@@ -87,7 +89,6 @@ def drop_in(version: int, pause_image: str) -> str:
         "version": version,
         "plugins": {
             CRI_RUNTIME: {
-                "enable_cdi": True,
                 "cni": {"bin_dirs": [CNI_BIN_DIR]},
                 "containerd": {
                     "default_runtime_name": "nvidia",

@@ -27,6 +27,7 @@ from pyinfra.api import FunctionCommand, Host, State
 from cluster import ClusterError, NodeState, Taint
 from cluster.nodes import node_state
 from deploys.phases import mig
+from facts.containerd import CRI_RUNTIME
 from nodespec import NodeSpec
 from operations import boot, containerd, fleet, node
 from operations.report import RUN, Row
@@ -100,7 +101,9 @@ class Runtime:
         if not installed(host, "containerd.io"):
             return "## absent"
         try:
-            return f"## dump\n{tomli_w.dumps(self.configuration(host))}## rc\n0"
+            config = self.configuration(host)
+            defaults = {"plugins": {CRI_RUNTIME: {"cdi_spec_dirs": ["/etc/cdi", "/var/run/cdi"]}}}
+            return f"## dump\n{tomli_w.dumps(merged(defaults, config))}## rc\n0"
         except ValueError as error:
             return f"## dump\ncontainerd: {error}\n## rc\n1"
 
