@@ -231,9 +231,14 @@ CASES = [
     ),
     Case(
         "API server silent from here",
-        cluster(problem="kubernetes api: want an answer of https://10.0.0.1:6443, have no route"),
-        "kubernetes api: want an answer, "
-        "have kubernetes api: want an answer of https://10.0.0.1:6443, have no route; "
+        cluster(problem="kubernetes api: want https://10.0.0.1:6443, have no route; check that"),
+        "kubernetes api: want https://10.0.0.1:6443, have no route; check that",
+        of_the_node=True,
+    ),
+    Case(
+        "API server with words of its own",
+        cluster(problem="something else"),
+        "kubernetes api: want an answer, have something else; "
         "look at kube_kubeconfig, and at the server",
         of_the_node=True,
     ),

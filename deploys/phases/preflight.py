@@ -123,14 +123,18 @@ def space(spec: NodeSpec, have: Have) -> Iterator[Refusal]:
 
 def clock(spec: NodeSpec, have: Have) -> Iterator[Refusal]:
     """By the API server's clock, since that one judges certificates and tokens; else by ours."""
-    offset_s, whose = have[Clock].offset_s, "this machine's"
+    offset_s, whose, doubt_s = have[Clock].offset_s, "this machine's", 0.0
     try:
-        # Its Date header has whole seconds.
-        offset_s += time.time() - (have.cluster.server_time().timestamp() + 0.5)
+        asked = time.time()
+        theirs = have.cluster.server_time().timestamp()
+        answered = time.time()
+        # The moment lies between question and answer; its Date header has whole seconds.
+        offset_s += (asked + answered) / 2 - (theirs + 0.5)
+        doubt_s = (answered - asked) / 2 + 0.5
         whose = "the API server's"
     except ClusterError:
         pass  # told by the check of the cluster
-    if abs(offset_s) > spec.clock_tolerance_s:
+    if abs(offset_s) - doubt_s > spec.clock_tolerance_s:
         yield Refusal(
             "clock", f"within {spec.clock_tolerance_s} s of {whose}",
             f"{offset_s:+.0f} s",
@@ -207,9 +211,21 @@ def cluster(spec: NodeSpec, have: Have) -> Iterator[Refusal]:
     try:
         yield from fits(spec, have, kubelet.joined)
     except ClusterError as error:
-        yield Refusal(
-            "kubernetes api", "an answer", str(error), "look at kube_kubeconfig, and at the server"
-        )
+        yield told_by(error)
+
+
+# kubernetes api: want https://10.0.0.1:6443 to answer, have no route to host; check the network
+TOLD = re.compile(r"(.+?): want (.+?), have (.+?); (.+)", re.DOTALL)
+
+
+def told_by(error: ClusterError) -> Refusal:
+    """A refusal in the words of the cluster's error, which have the same form."""
+    if words := TOLD.fullmatch(str(error)):
+        component, want, found, remedy = words.groups()
+        return Refusal(component, want, found, remedy)
+    return Refusal(
+        "kubernetes api", "an answer", str(error), "look at kube_kubeconfig, and at the server"
+    )
 
 
 def other_cluster(spec: NodeSpec, have: Have, api_server: str) -> str | None:
