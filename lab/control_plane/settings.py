@@ -10,7 +10,6 @@ from lab.description import load
 from lab.errors import LabError
 from lab.mirror import go
 from lab.paths import KUBECONFIG_ADMIN, STATE, TREE
-from lab.registry import address as registry_address
 from lab.registry.images import CNI
 
 PORT = 6443
@@ -22,6 +21,9 @@ FOLDER = STATE / "control-plane"
 PKI = FOLDER / "pki"
 ETCD_DATA = FOLDER / "etcd"
 PRODUCT_RIGHTS = TREE.parent / "docs/rbac.yaml"
+# Nodes pull from public registries' names by way of the lab's registry, as in a hall without a way
+# out: its own address is one that containerd would speak TLS to.
+IMAGE_REGISTRY = "registry.k8s.io"
 TEMPLATES = Path(__file__).resolve().parent
 
 # What a node finds its cluster's certificate authority under. It goes into the ConfigMap from which
@@ -55,7 +57,7 @@ def kubeadm_configuration(certificates: str) -> str:
 
 
 def cluster_manifest() -> str:
-    return render("cluster.yaml.j2", host=host(), port=PORT, image=f"{registry_address()}/{CNI}")
+    return render("cluster.yaml.j2", host=host(), port=PORT, image=f"{IMAGE_REGISTRY}/{CNI}")
 
 
 def render(template: str, **values: object) -> str:

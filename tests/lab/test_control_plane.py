@@ -113,3 +113,10 @@ def test_daemons_stop_before_what_they_talk_to(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(Service, "stop", lambda self: stopped.append(self.name))
     control_plane.down()
     assert stopped == ["kube-scheduler", "kube-controller-manager", "kube-apiserver", "etcd"]
+
+
+def test_image_of_the_network_has_a_name_that_nodes_are_sent_to_the_lab_for() -> None:
+    """containerd speaks TLS to any registry that no mirror is declared for."""
+    documents = list(yaml.safe_load_all(settings.cluster_manifest()))
+    pod = next(d for d in documents if d["kind"] == "DaemonSet")["spec"]["template"]["spec"]
+    assert pod["containers"][0]["image"] == "registry.k8s.io/rackwright-lab/cni:1"
