@@ -97,8 +97,8 @@ def _join(state: State, host: Host, spec: NodeSpec, cluster: Cluster) -> bool:
                 **arguments,
             )
         if not ok:
-            said = join_problem(output.stdout_lines).replace(token.token, "<token>")
-            said = said.replace(token.token.partition(".")[2], "<token>")
+            secret = token.token.partition(".")[2]
+            said = join_problem(output.stdout_lines).replace(secret, "<secret>")
             tell(host, f"kubernetes: want the host joined, have: {said}; mend that, then run again")
     return bool(ok)
 

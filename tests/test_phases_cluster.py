@@ -17,6 +17,7 @@ from claims.resources import differences
 from cluster import CLOSED_TAINT, VALIDATED_CONDITION, Condition, ProbeResult, Taint
 from cluster.manifests import NVIDIA_NODE_LABEL, RDMA_NODE_LABEL
 from deploys.phases import admission, device_plugins, kubernetes
+from facts import readings
 from facts.snapshot import MARK
 from operations import admission as opening
 from operations import device_plugins as plugins
@@ -89,6 +90,11 @@ def cluster(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> SimulatedCluster
     monkeypatch.setattr(node.Cluster, "connect", lambda kubeconfig: found)
     monkeypatch.setattr(RUN, "rows", {})
     monkeypatch.setattr(RUN, "folder", tmp_path)
+    # What the phases before and the preflight read besides is theirs to test.
+    answered = {"Files", *ready_for_kubernetes(SimulatedCluster()).facts}
+    monkeypatch.setattr(
+        readings, "READINGS", tuple(f for f in readings.READINGS if f.__name__ in answered)
+    )
     # Taking it costs a second per step; tests/test_node.py has it for real.
     held = FunctionCommand(lambda state, host: True, (), {})
     monkeypatch.setattr(node.lock, "take", lambda: held)
@@ -291,6 +297,10 @@ def test_two_nodes_share_the_daemonsets_and_keep_their_pods(cluster, converge):
     assert sorted(line for line in cluster.log if line.startswith("apply")) == [
         "apply nvidia-device-plugin", "apply rdma-shared-device-plugin",
     ]  # fmt: skip
+    late = plugins.apply(cluster, [*cluster.applied.values()])  # planned before the others' was
+    before = list(cluster.log)
+    assert late.function(state=None, host=None)
+    assert cluster.log == before
     theirs = [p.uid for p in cluster.pods if p.node == "gpu02"]
     machine(first).hcas = machine(first).hcas[:1]
     converge(first, second, hca_count=1, phases=(device_plugins,))
@@ -390,6 +400,28 @@ def test_joined_but_not_ready_is_repaired_by_one_restart_of_the_kubelet(host, cl
     assert row.state == "open"
     assert "wait for the node to be Ready" in changes(row)
     assert sum("restart kubelet" in line for line in host.log) == 1
+
+
+def test_a_kubelet_that_has_just_joined_is_given_time_to_make_its_node(
+    host, cluster, converge, monkeypatch
+):
+    monkeypatch.setattr(kubeadm, "REPAIR_AFTER_S", 10)
+    cluster.late = 3
+    assert converge(host).state == "open"
+    assert not any("restart kubelet" in line for line in host.log)
+
+
+def test_a_token_that_outlived_its_run_is_gone_before_the_node_is_ready(host, cluster, converge):
+    cluster.csinode_fails = True
+    for after in range(20):
+        host.cut_after = after
+        converge(host, phases=(kubernetes,))
+        if "kubeadm join" in host.log[-1] and cluster.tokens:
+            break
+    host.cut_after = None
+    assert cluster.tokens
+    assert converge(host, phases=(kubernetes,)).state == "done"
+    assert cluster.tokens == {}
 
 
 def test_a_kubelet_that_stays_not_ready_is_told_with_its_own_errors(host, cluster, converge):
@@ -535,6 +567,10 @@ def test_a_pod_that_is_not_ready_counts_also_while_its_devices_are_still_listed(
     cluster.pods = [replace(p, ready=False) if "nvidia" in p.name else p for p in cluster.pods]
     row = converge(open_host)
     assert "not ready" in row.problems[0]
+    cluster.pods = [p for p in cluster.pods if "nvidia" not in p.name]
+    row = converge(open_host)
+    assert "no pod of nvidia-device-plugin" in row.problems[0]
+    assert "nvidia-device-plugin has no pod here: look at its DaemonSet's events" in row.problems[0]
 
 
 def test_rdm06_two_pods_of_one_plugin_are_a_fault(open_host, cluster, converge):

@@ -100,6 +100,8 @@ class SimulatedCluster:
     cni_missing: bool = False
     csinode_fails: bool = False
     """The first start of a kubelet does not get to Ready, a restart does."""
+    late: int = 0
+    """How often a Node object is asked for before its kubelet has made it."""
     stuck: str = ""
     """What no restart mends."""
     pod_waits: str = ""
@@ -130,6 +132,9 @@ class SimulatedCluster:
 
     def node(self, name: str) -> NodeState | None:
         self._ask("node")
+        if name in self.nodes and self.late > 0:
+            self.late -= 1
+            return None
         return self.nodes.get(name)
 
     def _existing(self, name: str) -> NodeState:
@@ -217,7 +222,7 @@ class SimulatedCluster:
         elif self.cni_missing:
             reason, message = "KubeletNotReady", CNI_MISSING
         elif self.csinode_fails and not again:
-            reason, message = "KubeletNotReady", "failed to initialize CSINode: nodes not found"
+            reason, message = "KubeletNotReady", f"[{CNI_MISSING}, CSINode is not yet initialized]"
         self.closed_at_start.append(node.closed)
         self.nodes[name] = replace(
             node, ready=not reason, ready_reason=reason or "KubeletReady", ready_message=message,
