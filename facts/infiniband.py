@@ -67,8 +67,8 @@ class Infiniband(FactBase[InfinibandState]):
             "set -- *; [ -e \"$1\" ] || set --; echo '## values'; "
             "[ $# = 0 ] || grep -H . */node_guid */ports/*/state */ports/*/phys_state "
             "*/ports/*/link_layer */ports/*/rate || true; "
-            "echo '## parents'; for d in \"$@\"; do "
-            '[ -e $d/device ] && echo "$d $(readlink -f $d/device)"; done; '
+            "echo '## parents'; for d in \"$@\"; do echo $d; done; "
+            "echo '## parent paths'; [ $# = 0 ] || readlink -f $(printf '%s/device ' \"$@\"); "
             "echo '## netdevs'; ls -1d */device/net/* || true; "
             "echo '## verbs'; grep -H . /sys/class/infiniband_verbs/uverbs*/ibdev || true; "
             "echo '## mad'; grep -H . /sys/class/infiniband_mad/umad*/ibdev || true; "
@@ -97,7 +97,9 @@ def parse_infiniband(output: list[str]) -> InfinibandState:
                 guids[name] = value
             case [name, "ports", number, attribute]:
                 ports.setdefault(name, {}).setdefault(int(number), {})[attribute] = value
-    parents = dict(line.split(" ", 1) for line in parts["parents"])
+    if len(parts["parents"]) != len(parts["parent paths"]):
+        raise FactProcessError("a device went away while it was read")
+    parents = dict(zip(parts["parents"], parts["parent paths"], strict=True))
     netdevs: dict[str, list[str]] = {}
     for line in parts["netdevs"]:
         name, _, path = line.partition("/")

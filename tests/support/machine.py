@@ -255,7 +255,7 @@ class Machine:
     def infiniband(self) -> str:
         if not self.hcas:
             return "## end"
-        values, parents, verbs, mad = [], [], [], []
+        values, names, parents, verbs, mad = [], [], [], [], []
         for index, address in enumerate(self.hcas):
             name, port = f"mlx5_{index}", f"mlx5_{index}/ports/1"
             values += [
@@ -263,7 +263,8 @@ class Machine:
                 f"{port}/phys_state:{self.port.phys_state}",
                 f"{port}/link_layer:{self.port.link_layer}", f"{port}/rate:{self.port.rate}",
             ]  # fmt: skip
-            parents.append(f"{name} /sys/devices/pci0001:00/{address}")
+            names.append(name)
+            parents.append(f"/sys/devices/pci0001:00/{address}")
             verbs.append(f"/sys/class/infiniband_verbs/uverbs{index}/ibdev:{name}")
             mad.append(f"/sys/class/infiniband_mad/umad{index}/ibdev:{name}")
         nodes = ["by-path"]
@@ -271,7 +272,8 @@ class Machine:
         nodes += ["umad0", "umad1"] if "ib_umad" in self.modules else []
         nodes += ["rdma_cm"] if "rdma_ucm" in self.modules else []
         return "\n".join(
-            ["## values", *values, "## parents", *parents, "## netdevs", "## verbs", *verbs,
+            ["## values", *values, "## parents", *names, "## parent paths", *parents, "## netdevs",
+             "## verbs", *verbs,
              "## mad", *mad, "## files", *nodes, "## netns", "Y", "## end"]
         )  # fmt: skip
 
