@@ -466,12 +466,15 @@ def test_a_word_from_before_the_boot_is_not_ready(open_host, cluster, converge):
     assert cluster.nodes["gpu01"].boot_id == "boot"
 
 
-def test_files_with_a_token_that_a_killed_join_left_are_removed(open_host, cluster, converge):
-    open_host.files[kubeadm.JOIN_FILE] = SimulatedFile("token: x\n", "0600")
-    open_host.values["kubelet"].bootstrapping = True
+@pytest.mark.parametrize("left", ["ours", "kubeadm's"])
+def test_a_file_with_a_token_that_a_killed_join_left_is_removed(open_host, converge, left):
+    if left == "ours":
+        open_host.files[kubeadm.JOIN_FILE] = SimulatedFile("token: x\n", "0600")
+    open_host.values["kubelet"].bootstrapping = left != "ours"
     row = converge(open_host)
     assert changes(row) == ["remove what the join has left", "validate the node and open it"]
     assert kubeadm.JOIN_FILE not in open_host.files
+    assert not open_host.values["kubelet"].bootstrapping
 
 
 def test_a_kubelet_older_than_its_package_is_restarted(open_host, cluster, converge):
