@@ -139,12 +139,13 @@ def running(have: Have, *, pending: bool) -> Iterator[Step]:
         return
 
     def restart() -> Commands:
-        # The candidate is judged before the daemon that works is stopped. Reloading can take the
-        # GPUs from pods that got them past systemd (toolkit before 1.18), hence `disrupts`.
+        # The candidate is judged before the daemon that works is stopped. `enable` makes systemd
+        # read all units anew (systemctl(1)), which can take the GPUs from pods that got them past
+        # systemd (toolkit before 1.18), hence `disrupts`.
         # Source: NVIDIA/nvidia-container-toolkit issue 48.
         yield StringCommand(
-            "containerd config dump >/dev/null && systemctl daemon-reload && "
-            "systemctl enable containerd.service && systemctl restart containerd.service"
+            "containerd config dump >/dev/null && systemctl enable containerd.service && "
+            "systemctl restart containerd.service"
         )
 
     yield Step(

@@ -95,9 +95,8 @@ def plan(spec: NodeSpec, have: Have) -> Iterator[Step | Refusal]:
     if new_unit or not service.enabled or service.needs_reload:
 
         def enable() -> Commands:
-            yield StringCommand(
-                "systemctl daemon-reload && systemctl enable rackwright-mig.service"
-            )
+            # It makes systemd read all units anew, too: systemctl(1).
+            yield StringCommand("systemctl enable rackwright-mig.service")
 
         yield Step(
             "enable the boot unit", "rackwright-mig.service enabled, as its file says",

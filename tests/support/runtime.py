@@ -278,10 +278,10 @@ def bare(name: str = "gpu01", *, driver: bool = True, **changes: Any) -> Simulat
         "Clock": lambda h: f"{time.time():.3f}",
     }
     host.on(r"/proc/locks\); do", apt)
-    host.on(r"^containerd config dump >/dev/null && systemctl daemon-reload && ", restart)
+    host.on(r"^containerd config dump >/dev/null && systemctl enable containerd", restart)
     host.on(r"^systemctl restart nvidia-cdi-refresh.service$", refresh)
     host.on(r"^ctr -n rackwright images pull ", prove)
-    host.on(r"^systemctl daemon-reload && systemctl enable rackwright-mig.service$", enable_mig)
+    host.on(r"^systemctl enable rackwright-mig.service$", enable_mig)
     host.on(r"^systemctl restart rackwright-mig.service ", lambda h, m, s: state.apply_layout(h))
     return host
 
