@@ -1,0 +1,109 @@
+"""Shell that changes files of the system, run by a real shell on copies of them."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from deploys.phases import base
+from facts.system import SwapState
+from operations import nvidia
+
+FSTAB = """\
+# <file system> <mount point> <type> <options> <dump> <pass>
+UUID=1 /               ext4    errors=remount-ro 0 1
+UUID=2 none            swap    sw 0 0
+# UUID=3 none swap sw 0 0
+/swap.img\tnone\tswap\tsw\t0\t0
+UUID=4 /data/swap      ext4    defaults 0 2
+"""
+
+
+@pytest.fixture
+def program(tmp_path: Path):
+    """Put programs of ours in front of the system's."""
+    programs = tmp_path / "bin"
+    programs.mkdir()
+
+    def write(name: str, body: str = "") -> None:
+        (programs / name).write_text(f'#!/bin/sh\necho "{name} $*" >>{tmp_path}/calls\n{body}\n')
+        (programs / name).chmod(0o755)
+
+    return write
+
+
+def run(script: str, tmp_path: Path) -> subprocess.CompletedProcess[str]:
+    environment = {"PATH": f"{tmp_path}/bin:/usr/sbin:/usr/bin:/sbin:/bin"}
+    return subprocess.run(["dash", "-c", script], env=environment, capture_output=True, text=True)
+
+
+def test_only_swap_entries_of_fstab_are_touched(tmp_path, program):
+    fstab = tmp_path / "fstab"
+    fstab.write_text(FSTAB)
+    fstab.chmod(0o640)
+    program("swapoff")
+    program(
+        "systemctl",
+        'case "$*" in list-units*) echo "dev-zram0.swap loaded active active x"; '
+        'echo "dev-sda3.swap masked inactive dead x";; esac',
+    )
+    state = SwapState(("/dev/zram0",), ("UUID=2 none swap sw 0 0",), ("dev-zram0.swap",))
+    (step,) = base.no_swap({base.Swap: state})  # type: ignore[arg-type]
+    (command,) = step.apply()
+    script = str(command.get_raw_value()).replace("/etc/fstab", str(fstab))
+    done = run(script, tmp_path)
+    assert done.returncode == 0, done.stderr
+    mark = base.FSTAB_MARK
+    assert fstab.read_text() == FSTAB.replace(
+        "UUID=2 none", f"{mark}UUID=2 none"
+    ).replace("/swap.img", f"{mark}/swap.img")  # fmt: skip
+    assert fstab.stat().st_mode & 0o777 == 0o640
+    calls = (tmp_path / "calls").read_text().splitlines()
+    assert calls[0] == "swapoff -a"
+    assert calls[-1] == "systemctl mask --now dev-zram0.swap"
+    assert list(tmp_path.glob("fstab.*")) == []
+
+
+def test_swap_that_cannot_be_turned_off_leaves_fstab_alone(tmp_path, program):
+    fstab = tmp_path / "fstab"
+    fstab.write_text(FSTAB)
+    program("swapoff", "exit 1")
+    (step,) = base.no_swap({base.Swap: SwapState(("/dev/sda3",), (), ())})  # type: ignore[arg-type]
+    (command,) = step.apply()
+    script = str(command.get_raw_value()).replace("/etc/fstab", str(fstab))
+    assert run(script, tmp_path).returncode == 1
+    assert fstab.read_text() == FSTAB
+
+
+def test_drv03_a_failed_build_names_the_compilers_first_error(tmp_path, program):
+    log = tmp_path / "dkms/nvidia/580.178.04/build/make.log"
+    log.parent.mkdir(parents=True)
+    log.write_text(
+        "make: Entering directory\n"
+        "cc: error: unrecognized command-line option '-ftrivial-auto-var-init=zero'\n"
+        "make[2]: *** [scripts/Makefile.build:229: nvidia/nv.o] Error 1\n"
+    )
+    program("cc", "echo cc 12.2.0")
+    done = run(nvidia.EXPLAIN.replace("/var/lib/dkms", f"{tmp_path}/dkms"), tmp_path)
+    lines = done.stdout.splitlines()
+    assert done.returncode == 0
+    assert lines[1].startswith("2:cc: error: unrecognized command-line option")
+    assert "compiler here: cc 12.2.0" in lines
+
+
+def test_without_a_log_of_a_build_there_is_nothing_to_explain(tmp_path):
+    done = run(nvidia.EXPLAIN.replace("/var/lib/dkms", f"{tmp_path}/dkms"), tmp_path)
+    assert (done.returncode, done.stdout) == (0, "")
+
+
+def test_a_module_that_is_refused_shows_the_kernels_words(tmp_path, program):
+    program("modprobe", "echo \"could not insert 'nvidia': Key was rejected\" >&2; exit 1")
+    program("dmesg", 'echo "usb 1-1: x"; echo "Loading of module with key is rejected"')
+    done = run(str(nvidia.load(["nvidia"]).get_raw_value()), tmp_path)
+    assert done.returncode == 1
+    assert done.stderr.splitlines() == [
+        "could not insert 'nvidia': Key was rejected",
+        "Loading of module with key is rejected",
+    ]
