@@ -20,6 +20,7 @@ HCA_CLASSES = ("0200", "0207")
 ATTRIBUTES = (
     "class", "device", "subsystem_vendor", "subsystem_device", "numa_node",
     "current_link_speed", "current_link_width", "max_link_speed", "max_link_width",
+    "../max_link_width",
 )  # fmt: skip
 
 
@@ -40,6 +41,7 @@ class PciDevice(FactValue):
     link_speed_max_gts: float | None
     link_width: int | None
     link_width_max: int | None
+    """Of the device and the slot that it is in, whichever is less."""
     virtual_function: bool
 
     @property
@@ -106,6 +108,9 @@ def parse_pci_devices(output: list[str]) -> tuple[PciDevice, ...]:
 def _device(address: str, values: dict[str, str]) -> PciDevice:
     try:
         node = int(values.get("numa_node", "-1"))
+        # The bridge above the device is the slot: a card of sixteen lanes in one of eight is whole.
+        maxima = (_width(values.get(name)) for name in ("max_link_width", "../max_link_width"))
+        widths = [width for width in maxima if width is not None]
         subsystem = (values.get("subsystem_vendor"), values.get("subsystem_device"))
         return PciDevice(
             address=address,
@@ -118,7 +123,7 @@ def _device(address: str, values: dict[str, str]) -> PciDevice:
             link_speed_gts=_speed(values.get("current_link_speed")),
             link_speed_max_gts=_speed(values.get("max_link_speed")),
             link_width=_width(values.get("current_link_width")),
-            link_width_max=_width(values.get("max_link_width")),
+            link_width_max=min(widths, default=None),
             virtual_function="physfn" in values,
         )
     except (KeyError, ValueError) as error:
