@@ -501,7 +501,7 @@ class NodeSpec(BaseModel):
     )
     clock_tolerance_s: Int = key(
         30,
-        "How far the host's clock may be off the API server's, which judges certificates and tokens.",
+        "How far the host's clock may be off the API server's, which judges certificates.",
         form="whole number",
         example=5,
         unit="seconds",
