@@ -336,6 +336,9 @@ def _compile(version: str, report: Report) -> dict[str, Path]:
         run(["strip", "--strip-unneeded", scratch / name])
     shutil.rmtree(directory, ignore_errors=True)
     scratch.rename(directory)
+    for old in KEPT.iterdir():
+        if old.name != directory.parent.name:
+            shutil.rmtree(old)
     return programs
 
 
