@@ -355,6 +355,20 @@ def test_all_refusals_are_told_at_once_and_later_phases_do_not_hide_them(engine:
     assert host.changes == []
 
 
+def test_an_api_that_does_not_answer_hides_no_refusal_though_a_step_is_disruptive(
+    engine: Engine,
+) -> None:
+    host = bare()
+    prints("DiskFree", disk_free({"/": 20480, "/boot": 1, "/var": 20480}))(host, engine)
+    engine.cluster.problem = "kubernetes api: want an answer, have none; look at it"
+    row = engine.converge(host, preflight, mig, mig_config="all-1g.5gb", mig_strategy="single")
+    assert "mig | apply the MIG layout" in row.planned
+    assert row.problems[0].splitlines() == [
+        "disk: want 256 MiB free on /boot, have 1 MiB; make room",
+        "kubernetes api: want an answer, have none; look at it",
+    ]
+
+
 def test_audit_closes_no_node(engine: Engine) -> None:
     host = bare(gpus=["0001:41:00.0"])
     engine.cluster.nodes = {"gpu01": open_node()}
@@ -453,6 +467,7 @@ def test_kad_03_without_the_api_server_the_clock_is_judged_by_ours(engine: Engin
         (joined("https://10.0.0.1:6443", None), {}),
         (cluster(version="1.36.9"), {}),
         (cluster(nodes={"gpu01": open_node()}), {}),
+        (cluster(nodes={"gpu01": open_node(machine_id="ffff", ready="Unknown")}), {}),
         (prints("KernelHeaders", f"## missing\n{KERNEL}\n## end"), {}),
         (
             prints("KernelHeaders", f"## missing\n{KERNEL}\n## offered\nPackage: x\n## end"),
@@ -472,6 +487,7 @@ def test_kad_03_without_the_api_server_the_clock_is_judged_by_ours(engine: Engin
     ids=[
         "another address of the same cluster", "CA with other line ends", "CA being rotated",
         "joined before the CA was kept", "later patch of the control plane", "its own Node object",
+        "the Node object of a machine that is gone",
         "apt was never updated", "the mirror is not set up yet", "headers can be had",
         "no headers for a kernel that is not going to run", "an Xid of an application",
         "no product UUID",

@@ -399,10 +399,12 @@ class ClusterAnswers:
         return True
 
 
-def open_node(name: str = "gpu01", machine_id: str = "4c1e", **spec: Any) -> NodeState:
+def open_node(
+    name: str = "gpu01", machine_id: str = "4c1e", ready: str = "True", **spec: Any
+) -> NodeState:
     """A Ready node that serves users."""
     conditions = [
-        {"type": "Ready", "status": "True", "reason": "KubeletReady"},
+        {"type": "Ready", "status": ready, "reason": "KubeletReady"},
         {"type": "RackwrightValidated", "status": "True", "reason": "Validated"},
     ]
     info = {"machineID": machine_id, "kubeletVersion": "v1.36.3"}
