@@ -101,25 +101,27 @@ def run_up(arguments: argparse.Namespace, lab: Description, console: Console) ->
             host.start_libvirt()
         with step(console, f"network {lab.network.name}, {lab.network.host}"):
             network.up(lab)
-        if not arguments.services_only:
-            bring_up_guests(lab, console)
+        renewed = [] if arguments.services_only else bring_up_guests(lab, console)
         if not arguments.guests_only:
             services.up(console)
+        if renewed:
+            node_objects.revert(renewed, BARE)
     return 0
 
 
-def bring_up_guests(lab: Description, console: Console) -> None:
+def bring_up_guests(lab: Description, console: Console) -> list[str]:
+    """The names of the nodes that are bare now, whatever they were before."""
     apt_key = mirror.key()
     disk_image = image.build(lab, console)
     chosen = accelerator.choose(disk_image.kernel, console)
 
-    def bring_up(guest: Machine) -> str:
-        return f"{guest.node.name} {guest.up(disk_image, chosen, lab, apt_key)}"
-
+    guests = machines.machines(lab, [])
     with step(console, f"guests ({chosen})"):
-        outcomes = each(bring_up, machines.machines(lab, []))
-    console.print(f"   {', '.join(outcomes)}")
+        results = each(lambda guest: guest.up(disk_image, chosen, lab, apt_key), guests)
+    outcomes = {guest.node.name: result for guest, result in zip(guests, results, strict=True)}
+    console.print("   " + ", ".join(f"{name} {outcome}" for name, outcome in outcomes.items()))
     image.forget_others(disk_image)
+    return [name for name, outcome in outcomes.items() if outcome != "kept"]
 
 
 def run_box(arguments: argparse.Namespace, lab: Description, console: Console) -> int:

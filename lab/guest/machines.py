@@ -26,7 +26,7 @@ BARE = "bare"
 """The snapshot after the first boot: what a rented machine looks like."""
 
 GUEST_NICENESS = -10
-BOOT_TIMEOUT_S = {"tcg": 420.0, "kvm": 90.0}
+BOOT_TIMEOUT_S = {"tcg": 600.0, "kvm": 90.0}
 REVERT_TIMEOUT_S = 120.0
 
 Outcome = Literal["kept", "reverted", "created"]
