@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from kubernetes import client, config
 from rich.console import Console
 from rich.table import Table
@@ -28,7 +30,9 @@ def show(console: Console) -> None:
     """Print the nodes, and commands for what comes next."""
     if not KUBECONFIG_ADMIN.exists():
         raise LabError("nodes: want a control plane, have none; run `python -m lab up`")
-    api = client.CoreV1Api(config.new_client_from_config(str(KUBECONFIG_ADMIN)))
+    # The generated models make every field optional; these are answers of a real API server.
+    config.load_kube_config(str(KUBECONFIG_ADMIN))  # type: ignore[no-untyped-call]
+    api: Any = client.CoreV1Api()
     table = Table(title="Nodes of the lab", title_justify="left")
     for heading in ("node", "Ready", "validated", "taints", "offers"):
         table.add_column(heading, overflow="fold")
