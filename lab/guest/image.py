@@ -62,7 +62,27 @@ PACKAGES = (
 )
 
 # Half of the files of a small Debian, and nobody reads them in the lab.
-LEFT_OUT = ("/usr/share/doc/*", "/usr/share/man/*", "/usr/share/locale/*")
+# Kernel modules of hardware that no guest has. Every DKMS build runs depmod over what is left, and under
+# emulation that took longer than to compile the driver: 6.2 s of native CPU for Debian's 4200 modules,
+# 1.6 s for these 1500. nouveau, RDMA, virtio and the file systems in use stay.
+KERNEL = "/usr/lib/modules/*/kernel"
+NO_HARDWARE = (
+    "sound",
+    *(
+        f"drivers/{name}"
+        for name in (
+            "bluetooth", "comedi", "hid", "hwmon", "iio", "input", "isdn", "media", "mtd",
+            "net/wireless", "platform", "scsi", "staging", "usb",
+        )
+    ),
+    *(f"drivers/gpu/drm/{name}" for name in ("amd", "i915", "radeon", "xe")),
+)  # fmt: skip
+LEFT_OUT = (
+    "/usr/share/doc/*",
+    "/usr/share/man/*",
+    "/usr/share/locale/*",
+    *(f"{KERNEL}/{name}/*" for name in NO_HARDWARE),
+)
 
 INITRAMFS_MODULES = ("virtio_pci", "virtio_blk", "virtio_net", "ext4")
 
