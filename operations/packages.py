@@ -138,7 +138,7 @@ def repaired(
         )
         yield command(
             "dpkg --configure -a --force-confold || true",
-            f'half=$({half}); [ -z "$half" ] || {apt("--reinstall install $half")}',
+            f'half=$({half}); [ -z "$half" ] || {{ {install("--reinstall install $half")}; }}',
             f"{apt('--fix-broken install')} || true",
         )
 
