@@ -61,7 +61,7 @@ def install(root: Path, kernel: str) -> None:
     chroot(root, "systemctl", "enable", UNIT)
 
 
-def chroot(root: Path, *argv: str, timeout_s: float = 60.0) -> None:
+def chroot(root: Path, *argv: str, timeout_s: float = 300.0) -> None:
     environment = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL": "C.UTF-8"}
     run(["/usr/sbin/chroot", root, *argv], timeout_s=timeout_s, env=environment)
 

@@ -346,7 +346,7 @@ static int cmd_xid(struct words *w)
 	if (!text)
 		return refuse(w, "want a text with this Xid");
 	/* Source: open-gpu-kernel-modules, src/nvidia/arch/nvalloc/unix/src/os.c, nvErrorLog. */
-	printk(KERN_ERR "NVRM: Xid (PCI:%04x:%02x:00): %u, pid='<unknown>', name=<unknown>, %s\n",
+	pr_err("NVRM: Xid (PCI:%04x:%02x:00): %u, pid='<unknown>', name=<unknown>, %s\n",
 	       SIMHW_DOMAIN, SIMHW_BUS_OF(dev->slot), code, text);
 	return 0;
 }

@@ -21,9 +21,11 @@ static void announce(struct simhw_ibdev *sib, enum ib_event_type type)
 {
 	struct ib_event event = { .device = &sib->ib, .element.port_num = 1, .event = type };
 
-	/* Not before, and not after, the RDMA device is there. */
-	if (READ_ONCE(sib->dev->ib) == sib)
+	/* Neither before the RDMA device is there, nor after. */
+	mutex_lock(&simhw_port_lock);
+	if (sib->dev->ib == sib)
 		ib_dispatch_event(&event);
+	mutex_unlock(&simhw_port_lock);
 }
 
 static int eth_open(struct net_device *netdev)

@@ -4,6 +4,7 @@
  * to join its multicast groups, so that its interfaces get a carrier as long as the port is active.
  */
 #include <linux/crc32.h>
+#include <linux/rcupdate.h>
 #include <linux/unaligned.h>
 #include <rdma/ib_mad.h>
 #include <rdma/ib_pma.h>
@@ -108,15 +109,18 @@ static void join_group(struct ib_sa_mad *sa)
 /* Of other machines' ports it knows nothing. */
 static u16 lid_of(__be64 guid)
 {
+	u16 lid = 0;
 	int i;
 
+	rcu_read_lock();	/* see simhw_pci_remove_all() */
 	for (i = 0; i < SIMHW_MAX_DEVS; i++) {
 		struct simhw_dev *dev = READ_ONCE(simhw_devs[i]);
 
 		if (dev && dev->model->kind == SIMHW_HCA && dev->port.port_guid == guid)
-			return dev->port.lid;
+			lid = dev->port.lid;
 	}
-	return 0;
+	rcu_read_unlock();
+	return lid;
 }
 
 static void find_path(struct ib_sa_mad *sa)

@@ -2,6 +2,7 @@
 /* The PCI side: a host bridge, a root port per device, and their configuration spaces. */
 #include <linux/ioport.h>
 #include <linux/nodemask.h>
+#include <linux/rcupdate.h>
 #include <linux/sizes.h>
 #include <linux/slab.h>
 #include <linux/spinlock.h>
@@ -337,8 +338,9 @@ void simhw_pci_remove_all(void)
 			pci_dev_put(port);
 		}
 		raw_spin_lock_irqsave(&cfg_lock, flags);
-		simhw_devs[i] = NULL;
+		WRITE_ONCE(simhw_devs[i], NULL);
 		raw_spin_unlock_irqrestore(&cfg_lock, flags);
+		synchronize_rcu();	/* another port may just be looking for this one's LID */
 		kvfree(dev);
 	}
 }
