@@ -21,6 +21,8 @@ from operations.failure import tell
 PATH = "/run/rackwright.lock"
 OWNER_PATH = "/run/rackwright.lock.owner"
 HELD = "--held--"
+WAIT_S = 20
+POLL_S = 0.25
 
 _held: WeakKeyDictionary[Host, gevent.Greenlet] = WeakKeyDictionary()
 
@@ -53,13 +55,12 @@ def _take(state: State, host: Host) -> bool:
         return True
     us = owner()
     beat = f"echo {shlex.quote(us)} > {OWNER_PATH}; while echo {HELD}; do sleep 5; done"
-    # -E 9: only "somebody else has it" is 9; a missing flock or an unwritable /run is not.
-    # `exec 9>&-`-free form: the lock's descriptor stays with the shell that beats.
-    command = StringCommand("flock", "-n", "-E", "9", PATH, "sh", "-c", shlex.quote(beat))
+    # A run that was killed holds it for one more beat: that is waited for, a live one is not.
+    command = StringCommand("flock", "-w", WAIT_S, PATH, "sh", "-c", shlex.quote(beat))
     arguments = connector_arguments(host)
     greenlet = gevent.spawn(host.run_shell_command, command, **arguments)
-    for _ in range(60):
-        gevent.sleep(0.25)
+    while not greenlet.dead:
+        gevent.sleep(POLL_S)
         if greenlet.dead:
             break
         ok, output = host.run_shell_command(StringCommand("cat", OWNER_PATH), **arguments)

@@ -97,6 +97,16 @@ class Lab:
         """The cluster, with an administrator's rights."""
         return client.CoreV1Api(config.new_client_from_config(str(KUBECONFIG_ADMIN)))
 
+    def offers(self, node: str, boot_id: str) -> dict[str, str]:
+        """What a Ready node offers in its boot *boot_id*; nothing while it is of another."""
+        status = self.kubernetes().read_node(node).status
+        ready = any(c.type == "Ready" and c.status == "True" for c in status.conditions)
+        if status.node_info.boot_id != boot_id or not ready:
+            return {}
+        return {
+            k: v for k, v in status.allocatable.items() if k.startswith(("nvidia.com/", "rdma/"))
+        }
+
     def arguments(self, *extra: str, job: str = JOB) -> list[str]:
         return [sys.executable, "-m", "pyinfra", "-y", INVENTORY, job, *extra]
 
@@ -146,6 +156,7 @@ class Lab:
             node,
             "for u in kubelet containerd nvidia-persistenced; do "
             'echo "$u $(systemctl show $u -p MainPID --value)"; done; '
-            "echo pods $(pgrep -x nvidia-device-p -d, ; pgrep -f k8s-rdma-shared-dp -d,)",
+            # In brackets: a pattern that does not find the shell it stands in.
+            "echo pods $(pgrep -x nvidia-device-p -d, ; pgrep -f '[k]8s-rdma-shared-dp' -d,)",
         )
         return dict(line.split(" ", 1) for line in text.splitlines())
