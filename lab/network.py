@@ -22,6 +22,8 @@ def up(description: Description) -> None:
     xml = render(description)
     digest = hashlib.sha256(xml.encode()).hexdigest()
     if is_active(name) and bridge_exists(name) and recorded() == digest:
+        if not dnsmasq_runs(name):
+            restart_dnsmasq(description)
         return
     down(description)
     RECORD.parent.mkdir(parents=True, exist_ok=True)
@@ -53,6 +55,24 @@ def bridge_exists(name: str) -> bool:
     return Path("/sys/class/net", name).exists()
 
 
+def dnsmasq_runs(name: str) -> bool:
+    """Whether the network's DHCP and DNS live; libvirt does not notice if they were killed."""
+    try:
+        pid = Path("/run/libvirt/network", f"{name}.pid").read_text().strip()
+        return b"dnsmasq" in Path("/proc", pid, "cmdline").read_bytes()
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+def restart_dnsmasq(description: Description) -> None:
+    """Without a restart of the network, which would cut off the guests that run."""
+    node = description.nodes[0]
+    # An update that changes nothing: libvirt looks at its dnsmasq at every one.
+    same = f"<host mac='{node.mac}' name='{node.name}' ip='{node.address}'/>"
+    name = description.network.name
+    virsh("net-update", name, "modify", "ip-dhcp-host", same, "--live")
+
+
 def recorded() -> str | None:
     try:
         return str(json.loads(RECORD.read_text())["sha256"])
@@ -66,7 +86,12 @@ def status(description: Description) -> dict[str, object]:
         active: bool | None = is_active(name)
     except CommandError:
         active = None  # libvirt does not answer
-    return {"active": active, "bridge": bridge_exists(name), "host": str(description.network.host)}
+    return {
+        "active": active,
+        "bridge": bridge_exists(name),
+        "dnsmasq": dnsmasq_runs(name),
+        "host": str(description.network.host),
+    }
 
 
 def render(description: Description) -> str:
