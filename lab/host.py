@@ -35,15 +35,27 @@ PROGRAMS = {
     "apt-ftparchive": "apt-utils",
     "gcc": "gcc",
     "pkg-config": "pkg-config",
+    "iptables": "iptables",  # libvirt's networks
+    "docker-registry": "docker-registry",
+    "skopeo": "skopeo",
+}
+
+# File -> the Debian package that has it: what others only recommend, or what is no program.
+FILES = {
+    "/usr/include/stdlib.h": "libc6-dev",
+    "/usr/include/seccomp.h": "libseccomp-dev",
+    "/usr/lib/x86_64-linux-gnu/libvirt/connection-driver/libvirt_driver_qemu.so": (
+        "libvirt-daemon-driver-qemu"
+    ),
 }
 SUPERUSER_PATH = "/usr/local/sbin:/usr/sbin:/sbin"
 
 
 def missing_packages() -> list[str]:
     path = f"{os.environ.get('PATH', '')}:{SUPERUSER_PATH}"
-    return sorted({
-        package for program, package in PROGRAMS.items() if not shutil.which(program, path=path)
-    })  # fmt: skip
+    programs = {p for program, p in PROGRAMS.items() if not shutil.which(program, path=path)}
+    files = {package for file, package in FILES.items() if not Path(file).exists()}
+    return sorted(programs | files)
 
 
 def check(console: Console, *, install: bool) -> None:
@@ -62,6 +74,9 @@ def check(console: Console, *, install: bool) -> None:
     with step(console, f"install {' '.join(missing)}"):
         run(["apt-get", "update"], timeout_s=600)
         run(argv, timeout_s=1200, env=os.environ | {"DEBIAN_FRONTEND": "noninteractive"})
+        if "docker-registry" in missing and Path("/run/systemd/system").is_dir():
+            # The package starts a registry of its own, on the port of every address.
+            run(["systemctl", "disable", "--now", "docker-registry.service"])
 
 
 def virsh(*arguments: str | Path, timeout_s: float = 60.0) -> str:
