@@ -107,6 +107,20 @@ class Lab:
             k: v for k, v in status.allocatable.items() if k.startswith(("nvidia.com/", "rdma/"))
         }
 
+    def wait_offering(self, timeout_s: float = 300) -> dict[str, dict[str, str]]:
+        """Both nodes Ready and offering GPUs and RDMA, in the boot that they are in."""
+        deadline = time.monotonic() + timeout_s
+        found: dict[str, dict[str, str]] = {}
+        for node in NODES:
+            boot_id = self.ssh(node, "cat /proc/sys/kernel/random/boot_id").strip()
+            while True:
+                found[node] = {k: v for k, v in self.offers(node, boot_id).items() if v != "0"}
+                if {name.partition("/")[0] for name in found[node]} == {"nvidia.com", "rdma"}:
+                    break
+                assert time.monotonic() < deadline, f"{node} offers {found[node]}"
+                time.sleep(2)
+        return found
+
     def arguments(self, *extra: str, job: str = JOB) -> list[str]:
         return [sys.executable, "-m", "pyinfra", "-y", INVENTORY, job, *extra]
 
@@ -124,6 +138,16 @@ class Lab:
         rows = json.loads(new[-1].read_text())["nodes"] if new else []
         say(f"exit code {code} after {seconds:.0f} s")
         return Done(code, seconds, output, {row["node"]: row for row in rows})
+
+    def validate(self) -> None:
+        """The validation suite over both nodes; with free devices nothing is left untested."""
+        code, output = stream(
+            [sys.executable, "-m", "pytest", "-q", "tests/validation", "--inventory", INVENTORY,
+             f"--junitxml={self.folder}/validation.xml"],
+            self.folder / "validation.log", every=r"passed|failed|FAILED|SKIPPED",
+        )  # fmt: skip
+        assert code == 0, output[-4000:]
+        assert "skipped" not in output.splitlines()[-1]
 
     def killed(self, after: str, *, within_s: float = 1800) -> None:
         """Start the main job, and kill -9 it as soon as a line of its output matches *after*."""

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
-import time
 
 import pytest
 
-from tests.guest.lab import INVENTORY, NODES, ROOT, Lab, say, stream
+from tests.guest.lab import NODES, ROOT, Lab, say, stream
 
 pytestmark = pytest.mark.guest
 
@@ -52,42 +50,8 @@ def test_a_second_run_sends_nothing_but_its_reading(lab: Lab, opened) -> None:
     assert done.seconds < MAX_SECONDS
 
 
-def validate(lab: Lab) -> None:
-    code, output = stream(
-        [sys.executable, "-m", "pytest", "-q", "tests/validation", "--inventory", INVENTORY,
-         f"--junitxml={lab.folder}/validation.xml"],
-        lab.folder / "validation.log", every=r"passed|failed|FAILED|SKIPPED",
-    )  # fmt: skip
-    assert code == 0, output[-4000:]
-    assert "skipped" not in output.splitlines()[-1], "with free devices nothing is left untested"
-
-
 def test_the_validation_suite_passes(lab: Lab, opened) -> None:
-    validate(lab)
-
-
-def test_nodes_are_right_after_a_reboot_without_us(lab: Lab, opened) -> None:
-    boots = {node: lab.ssh(node, "cat /proc/sys/kernel/random/boot_id") for node in NODES}
-    for node in NODES:
-        lab.ssh(node, "nohup sh -c 'sleep 1; systemctl reboot' >/dev/null 2>&1 &")
-    deadline = time.monotonic() + 1200
-    for node in NODES:
-        while True:
-            assert time.monotonic() < deadline, f"{node} does not come back"
-            try:
-                if lab.ssh(node, "cat /proc/sys/kernel/random/boot_id") != boots[node]:
-                    break
-            except (AssertionError, subprocess.TimeoutExpired):
-                pass
-            time.sleep(5)
-        say(f"{node} is back")
-        # Nobody converges them: the boot unit, the kubelet and the plugins do it alone.
-        boot_id = lab.ssh(node, "cat /proc/sys/kernel/random/boot_id").strip()
-        while lab.offers(node, boot_id) != opened.nodes[node]["offers"]:
-            assert time.monotonic() < deadline, f"{node} offers {lab.offers(node, boot_id)}"
-            time.sleep(5)
-        say(f"{node} offers what it did")
-    validate(lab)
+    lab.validate()
 
 
 def test_bad_input_is_refused_before_any_contact(lab: Lab, opened, tmp_path) -> None:

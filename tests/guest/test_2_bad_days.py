@@ -12,6 +12,7 @@ pytestmark = pytest.mark.guest
 @pytest.fixture
 def open_nodes(lab: Lab) -> None:
     lab.reset(to="open")
+    lab.wait_offering()
 
 
 def test_a_run_killed_between_join_and_admission_is_taken_up(lab: Lab, open_nodes) -> None:
