@@ -15,19 +15,6 @@ def open_nodes(lab: Lab) -> None:
     lab.wait_offering()
 
 
-def test_a_run_killed_between_join_and_admission_is_taken_up(lab: Lab, open_nodes) -> None:
-    """Nobody is left open without having passed, and the next run does only what is missing."""
-    lab.ssh("gpu02", "kubeadm reset -f >/dev/null 2>&1; rm -rf /etc/cni/net.d/*")
-    lab.kubernetes().delete_node("gpu02")
-    lab.killed(r"gpu02.*(?<!plan: )kubernetes \| wait for the node to be Ready: want")
-    done = lab.run()
-    assert done.code == 0, done.output[-4000:]
-    assert done.nodes["gpu02"]["state"] == "open"
-    assert not any("install" in change for change in done.nodes["gpu02"]["changes"])
-    assert done.nodes["gpu01"]["changes"] == []
-    assert "rackwright-join" not in lab.ssh("gpu02", "ls /etc/kubernetes")
-
-
 def test_a_missing_gpu_closes_its_node_and_no_other(lab: Lab, open_nodes) -> None:
     lab.fault("gpu02", "gpu-missing", "on")
     done = lab.run()
@@ -42,3 +29,16 @@ def test_a_missing_gpu_closes_its_node_and_no_other(lab: Lab, open_nodes) -> Non
     (condition,) = [c for c in node.status.conditions if c.type == "RackwrightValidated"]
     assert condition.status == "False"
     assert "GPU" in condition.message
+
+
+def test_a_run_killed_between_join_and_admission_is_taken_up(lab: Lab, open_nodes) -> None:
+    """Nobody is left open without having passed, and the next run does only what is missing."""
+    lab.ssh("gpu02", "kubeadm reset -f >/dev/null 2>&1; rm -rf /etc/cni/net.d/*")
+    lab.kubernetes().delete_node("gpu02")
+    lab.killed(r"gpu02.*(?<!plan: )kubernetes \| wait for the node to be Ready: want")
+    done = lab.run()
+    assert done.code == 0, done.output[-4000:]
+    assert done.nodes["gpu02"]["state"] == "open"
+    assert not any("install" in change for change in done.nodes["gpu02"]["changes"])
+    assert done.nodes["gpu01"]["changes"] == []
+    assert "rackwright-join" not in lab.ssh("gpu02", "ls /etc/kubernetes")
