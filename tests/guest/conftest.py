@@ -18,6 +18,9 @@ left_out: list[str] = []
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
+    if item.get_closest_marker("long") and not item.config.getoption("--lab-all"):
+        left_out.append(f"{item.name} (make test-lab-all)")
+        pytest.skip("left out: it is of the long matrices, run make test-lab-all")
     if time.monotonic() - STARTED > LAST_START_S:
         left_out.append(item.name)
         pytest.skip(f"left out: {LAST_START_S / 60:.0f} minutes are over")
@@ -25,7 +28,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     if left_out:
-        terminalreporter.section("left out, for want of time")
+        terminalreporter.section("left out")
         for name in left_out:
             terminalreporter.line(name)
 

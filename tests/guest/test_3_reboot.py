@@ -9,7 +9,7 @@ import pytest
 
 from tests.guest.lab import NODES, Lab, say
 
-pytestmark = pytest.mark.guest
+pytestmark = [pytest.mark.guest, pytest.mark.long]
 
 
 def test_nodes_are_right_after_a_reboot_without_us(lab: Lab) -> None:
