@@ -54,6 +54,7 @@ def test_the_validation_suite_passes(lab: Lab, opened) -> None:
     lab.validate()
 
 
+@pytest.mark.long
 def test_bad_input_is_refused_before_any_contact(lab: Lab, opened, tmp_path) -> None:
     bad = ROOT / "inventories" / "lab.py"
     text = bad.read_text()
