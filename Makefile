@@ -18,7 +18,7 @@ $(UV):
 test: test-fast test-lab
 
 test-fast: .venv/.synced
-	$(RUN) pytest -q -m "not guest" tests
+	$(RUN) pytest -q -n logical -m "not guest" tests
 
 # What needs guests: the whole path first, the rest from snapshots, as far as the time allows.
 test-lab: .venv/.synced

@@ -10,15 +10,15 @@ from __future__ import annotations
 
 import inspect
 import shlex
+import time
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
-from pyinfra import host, state
+from pyinfra import host
 from pyinfra.api import FactBase
 from pyinfra.api.exceptions import FactProcessError
 from pyinfra.api.host import Host
-from pyinfra.api.state import StateStage
 from pyinfra.context import ctx_host
 
 T = TypeVar("T")
@@ -29,6 +29,9 @@ SNAPSHOT_TIMEOUT_S = 600
 TIMEOUT_S = 60
 """For one reading. NVML can hang for ever when a GPU has fallen off the bus; a host that builds
 kernel modules on its last core is only slow."""
+
+FRESH_S = 60
+"""How long readings stand for a host to which nothing has been sent."""
 
 
 class UnknownReading(Exception):
@@ -144,16 +147,18 @@ def parse_snapshot(output: list[str], facts: Sequence[type[FactBase[Any]]]) -> R
     return Readings(values, unread)
 
 
-_cache: WeakKeyDictionary[Host, tuple[StateStage, object, Readings]] = WeakKeyDictionary()
+_cache: WeakKeyDictionary[Host, tuple[float, object, Readings]] = WeakKeyDictionary()
 
 
 def read(files: Sequence[str] = (), api_server: Sequence[str] = ()) -> Readings:
     """The current host's readings, from the cache if nothing has been sent to it since."""
     this = ctx_host.get()  # `host` is a proxy, one object for all hosts: never a key
-    stage, asked, readings = _cache.get(this, (None, None, None))
+    read_at, asked, readings = _cache.get(this, (0.0, None, None))
     asks = (tuple(files), tuple(api_server))
-    # The prompt between plan and run may take minutes: another stage reads again.
-    if readings is None or stage is not state.current_stage or asked != asks:
+    # pyinfra asks twice, for the plan and for the run. In between a person may think about the
+    # plan, or a thousand other hosts be planned: what is old is read again.
+    old = time.monotonic() - read_at > FRESH_S
+    if readings is None or old or asked != asks:
         readings = host.get_fact(
             Snapshot, files=asks[0], api_server=asks[1], _timeout=SNAPSHOT_TIMEOUT_S
         )
@@ -161,7 +166,7 @@ def read(files: Sequence[str] = (), api_server: Sequence[str] = ()) -> Readings:
             raise UnknownReading(
                 "host: want it read, have no answer; check the connection, sudo, and the disk"
             )
-        _cache[this] = (state.current_stage, asks, readings)
+        _cache[this] = (time.monotonic(), asks, readings)
     return readings
 
 

@@ -9,7 +9,7 @@ import pytest
 from pyinfra.api import FactBase, StringCommand
 from pyinfra.api.exceptions import FactProcessError
 
-from facts import readings
+from facts import readings, snapshot
 from facts.files import Files
 from facts.snapshot import MARK
 from operations import boot, node
@@ -154,6 +154,17 @@ def test_converged_host_costs_one_command(specs):
     assert not failed(state)
     assert len(host.log) == 1
     assert MARK in host.log[0]
+
+
+def test_what_was_read_for_the_plan_is_read_again_if_the_run_comes_late(specs, monkeypatch):
+    host = bare("gpu01")
+    converge(host)
+    host.log.clear()
+    assert not failed(converge(host, yes=False))
+    assert len(host.log) == 1
+    monkeypatch.setattr(snapshot, "FRESH_S", -1)
+    assert not failed(converge(host, yes=False))
+    assert len(host.log) == 3
 
 
 def test_dry_run_shows_the_plan_and_sends_one_reading(specs):
