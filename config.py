@@ -2,4 +2,7 @@
 
 from pyinfra import config
 
+from operations import sudo
+
 config.REQUIRE_PYINFRA_VERSION = "~=3.10"
+sudo.install()

@@ -74,10 +74,9 @@ suggestion.
       _sudo_password = os.environ.get("RACKWRIGHT_SUDO_PASSWORD")
 
   or leave `_sudo_password` out and pyinfra asks at the terminal (not with `-y` in automation).
-  pyinfra 3.10 sends the password as part of each command, so that other users of the host can see
-  it in the list of processes while the command runs: on hosts with other users, log in as root with
-  a key, or let the deploying user use sudo without a password. `pyinfra INVENTORY debug-inventory`
-  prints it too; `python -m nodespec check` does not.
+  It goes to the host through the command's standard input, never in an argument, and is in no log
+  (`operations/sudo.py`; so it has to be run from the root of this folder, whose `config.py` sees to
+  it). `pyinfra INVENTORY debug-inventory` prints it; `python -m nodespec check` does not.
 * **Speed**: `ssh_paramiko_connect_kwargs` in `group_data/all.py` switches Nagle's algorithm off
   (`inventories/transport.py`). It is the one thing that group data imports.
 
