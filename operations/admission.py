@@ -24,6 +24,7 @@ from cluster.probes import new_run
 from nodespec import NodeSpec
 from operations.failure import calling, tell
 from operations.have import Have
+from operations.redaction import redact
 from operations.report import RUN
 
 TIMEOUT_S = 300
@@ -58,7 +59,7 @@ def _keep_closed(
     name = have.spec.kube_node_name
     have.cluster.taint(name, CLOSED_TAINT)
     have.cluster.set_condition(
-        name, VALIDATED_CONDITION, "False", reason, "; ".join(reasons)[:1024]
+        name, VALIDATED_CONDITION, "False", reason, redact("; ".join(reasons))[:1024]
     )
     have.cluster.sweep_tokens(name)
     if row := RUN.rows.get(host.name):

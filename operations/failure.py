@@ -10,6 +10,7 @@ from pyinfra.api.host import Host
 from pyinfra.api.state import State
 
 from cluster import ClusterError
+from operations.redaction import redact
 from operations.report import RUN
 
 
@@ -30,9 +31,9 @@ def fail_host(message: str) -> FunctionCommand:
 
 def tell(host: Host, message: str) -> None:
     """Say why *host* fails: at the terminal and, where people look afterwards, in the result."""
-    host.log_styled(message, fg="red", log_func=logger.error)
+    host.log_styled(redact(message), fg="red", log_func=logger.error)
     if row := RUN.rows.get(host.name):
-        row.problems.append(message)
+        row.problems.append(redact(message))
 
 
 def calling(function: Callable[..., bool | None], *arguments: object) -> FunctionCommand:

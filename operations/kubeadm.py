@@ -17,6 +17,7 @@ from nodespec import NodeSpec
 from operations import lock
 from operations.failure import calling, tell
 from operations.files import put
+from operations.redaction import hide
 from operations.step import Step
 
 JOIN_FILE = "/etc/kubernetes/rackwright-join.yaml"
@@ -86,6 +87,7 @@ def _join(state: State, host: Host, spec: NodeSpec, cluster: Cluster) -> bool:
         # Its kubelet adds no taints to an object that is there already.
         cluster.taint(name, CLOSED_TAINT)
     with cluster.join_token(name) as token:
+        hide(token.token.partition(".")[2])
         wrote = put(JOIN_FILE, join_configuration(spec, token.token, ca_hash), "0600")
         ok, output = host.run_shell_command(wrote, **{**arguments, **wrote.connector_arguments})
         if ok:
@@ -97,8 +99,7 @@ def _join(state: State, host: Host, spec: NodeSpec, cluster: Cluster) -> bool:
                 **arguments,
             )
         if not ok:
-            secret = token.token.partition(".")[2]
-            said = join_problem(output.stdout_lines).replace(secret, "<secret>")
+            said = join_problem(output.stdout_lines)
             tell(host, f"kubernetes: want the host joined, have: {said}; mend that, then run again")
     return bool(ok)
 

@@ -22,6 +22,7 @@ from nodespec import NodeSpec, of_all
 from operations import lock
 from operations.failure import calling, fail_host
 from operations.have import Have
+from operations.redaction import hide, redact, secrets_of
 from operations.report import RUN, Row
 from operations.step import Refusal, Step, phase_name
 
@@ -124,6 +125,7 @@ def _converge(phases: Sequence[ModuleType]) -> Iterator[PyinfraCommand]:
     + phases: modules of ``deploys.phases``, in order
     """
     spec = specs()[host.name]
+    hide(*secrets_of(host.data.dict(), spec.kube_kubeconfig))
     row = RUN.row(host.name, [phase_name(phase) for phase in phases])
     at = ""
 
@@ -308,7 +310,7 @@ def close(state: State, host: Host, have: Have, reason: str) -> bool:
     if node is None:
         return True
     have.cluster.taint(node.name, CLOSED_TAINT)
-    have.cluster.set_condition(node.name, VALIDATED_CONDITION, "False", "NotFit", reason)
+    have.cluster.set_condition(node.name, VALIDATED_CONDITION, "False", "NotFit", redact(reason))
     if not node.closed:
         host.log(f"closed the node: {reason}")
     return True

@@ -6,6 +6,7 @@ import atexit
 import json
 import logging
 import os
+import re
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
@@ -15,6 +16,8 @@ from pathlib import Path
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
+
+from operations.redaction import redact, redacted
 
 RUNS = Path(os.environ.get("RACKWRIGHT_RUNS", "runs"))
 """A folder per run: ``result.json`` and ``run.log``."""
@@ -63,10 +66,12 @@ class Run:
         stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
         self.folder = RUNS / f"{stamp}-{os.getpid()}"
         self.folder.mkdir(parents=True, exist_ok=True)
-        # pyinfra's log shows commands with their hidden values masked.
         handler = logging.FileHandler(self.folder / "run.log")
-        handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
-        logging.getLogger("pyinfra").addHandler(handler)
+        handler.setFormatter(Plain("%(asctime)s %(levelname)s %(message)s"))
+        log = logging.getLogger("pyinfra")
+        # At the logger, so that the terminal, which a CI system keeps, shows no more than the file.
+        log.addFilter(without_secrets)
+        log.addHandler(handler)
         atexit.register(self.close)
 
     def close(self) -> None:
@@ -79,8 +84,9 @@ class Run:
             elif row.state == "running":
                 row.finish("failed")
                 row.problems.append("node: want it finished, have the run ended before; run again")
+            row.problems = [redact(problem) for problem in row.problems]
         rows = [self.rows[name] for name in sorted(self.rows)]
-        result = {"nodes": [asdict(row) for row in rows]}
+        result = redacted({"nodes": [asdict(row) for row in rows]})
         (self.folder / "result.json").write_text(json.dumps(result, indent=2) + "\n")
         console = Console(stderr=True, highlight=False)
         console.print(table(rows))
@@ -88,6 +94,23 @@ class Run:
             for problem in row.problems:
                 console.print(f"[red]{row.node}[/red] {escape(problem)}", soft_wrap=True)
         console.print(f"[dim]{self.folder}/result.json, run.log[/dim]")
+
+
+class Plain(logging.Formatter):
+    """For a file: without the terminal's colours."""
+
+    COLOUR = re.compile(r"\x1b\[[0-9;]*m")
+
+    def format(self, record: logging.LogRecord) -> str:
+        # A traceback comes after what the logger's filter has seen.
+        return redact(self.COLOUR.sub("", super().format(record)))
+
+
+def without_secrets(record: logging.LogRecord) -> bool:
+    """A filter of the log that lets everything pass, redacted."""
+    if isinstance(record.msg, str):
+        record.msg, record.args = redact(record.getMessage()), None
+    return True
 
 
 def table(rows: Sequence[Row]) -> Table:
