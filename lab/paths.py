@@ -17,6 +17,9 @@ BUILD = CACHE / "build"
 MIRROR = CACHE / "mirror"
 """Web root of the package mirror: vendors' layouts below ``/cuda``, ``/docker`` and so on."""
 
+MIRROR_FOR_CLIENT = CACHE / "mirror-for-client"
+"""Files that only the client of an address gets, in place of the mirror's: a folder per address."""
+
 REGISTRY = CACHE / "registry"
 """Storage of the container registry."""
 

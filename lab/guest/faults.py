@@ -13,6 +13,7 @@ from lab.errors import LabError
 from lab.guest import ssh
 from lab.guest.machines import Machine
 from lab.host import virsh
+from lab.mirror import repositories, signing
 
 API_SERVER_PORT = 6443
 FAULTS_FOLDER = "/run/rackwright-lab-faults"
@@ -194,6 +195,26 @@ RESTORE_LIBRARY = """
 ! mountpoint --quiet "$library" || umount "$library"
 """
 
+# What the product has put there, as it would be had the time come; the guest's own key is left.
+EXPIRE_KEYRINGS = """
+for keyring in /etc/apt/keyrings/rackwright-*.asc; do
+    case $keyring in */rackwright-lab.asc | *'*'*) continue ;; esac
+    cat >"$keyring" <<'END'
+KEY
+END
+done
+"""
+
+
+def let_keys_expire(target: Target) -> None:
+    repositories.let_keys_expire(str(target.machine.node.address))
+    in_guest(EXPIRE_KEYRINGS.replace("KEY\n", signing.expired()))(target)
+
+
+def renew_keys(target: Target) -> None:
+    repositories.same_for_all(str(target.machine.node.address))
+
+
 FAULTS: dict[str, Fault] = {
     "gpu-missing": Fault(
         "the first GPU is not on the PCI bus", simhw("gpu 0 remove"), simhw("gpu 0 restore")
@@ -239,6 +260,12 @@ FAULTS: dict[str, Fault] = {
         "packets to the API server are dropped", in_guest(DROP_API), in_guest(PASS_API)
     ),
     "dns-broken": Fault("the resolver does not answer", in_guest(BREAK_DNS), in_guest(MEND_DNS)),
+    "repository-key-expired": Fault(
+        "the vendors' keys have expired, in the node's keyrings and where they are fetched; "
+        "off: the vendors have renewed them, the keyrings are still old",
+        let_keys_expire,
+        renew_keys,
+    ),
     "clock-off": Fault(
         "the clock is two hours late",
         in_guest("date --utc --set='2 hours ago' >/dev/null\n"),

@@ -19,6 +19,7 @@ from lab.guest import identity, ssh
 from lab.guest.accelerator import Accelerator
 from lab.guest.image import Image
 from lab.host import virsh
+from lab.mirror import repositories
 from lab.paths import STATE, TREE
 
 TEMPLATE = TREE / "guest/domain.xml.j2"
@@ -168,6 +169,7 @@ class Machine:
 
     def undo_outside_faults(self) -> None:
         """What a fault changed around the guest: no snapshot of it holds that."""
+        repositories.same_for_all(str(self.node.address))
         if self.state() not in ("running", "paused"):
             return
         virsh("set-lifecycle-action", self.name, "reboot", "restart", "--live")

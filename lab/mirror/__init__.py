@@ -22,7 +22,7 @@ from lab.command import run
 from lab.mirror import check, deb, debian, debs, signing
 from lab.mirror.repositories import REPOSITORIES, fill, index, packages
 from lab.nvidia import packages as nvidia
-from lab.paths import BUILD, MIRROR
+from lab.paths import BUILD, MIRROR, MIRROR_FOR_CLIENT
 from lab.service import Service
 
 PORT = 8080
@@ -101,7 +101,10 @@ def _simulated_driver(report: Callable[[str], None]) -> list[Path]:
 def _service() -> Service:
     script = Path(__file__).with_name("server.py")
     address = str(description.load().network.host)
-    argv = [sys.executable, str(script), str(MIRROR), "--address", address, "--port", str(PORT)]
+    argv = [
+        sys.executable, str(script), str(MIRROR), "--address", address, "--port", str(PORT),
+        "--for-client", str(MIRROR_FOR_CLIENT),
+    ]  # fmt: skip
     return Service("mirror", argv, _answers)
 
 

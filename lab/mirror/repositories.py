@@ -12,7 +12,7 @@ from pathlib import Path
 
 from lab.errors import LabError
 from lab.mirror import signing
-from lab.paths import BUILD, MIRROR
+from lab.paths import BUILD, MIRROR, MIRROR_FOR_CLIENT
 
 NOTE = "Rackwright lab, in place of the vendor; signed by the lab"
 
@@ -166,6 +166,19 @@ def index(repository: Repository) -> bool:
     stamp.parent.mkdir(parents=True, exist_ok=True)
     stamp.write_text(made_from)
     return True
+
+
+def let_keys_expire(address: str) -> None:
+    """From now on the client of this address finds every vendor's key expired."""
+    text = signing.expired().encode()
+    for repository in REPOSITORIES.values():
+        for path in repository.key_paths:
+            _publish(text, MIRROR_FOR_CLIENT / address / path)
+
+
+def same_for_all(address: str) -> None:
+    """The client of this address gets what all others get."""
+    shutil.rmtree(MIRROR_FOR_CLIENT / address, ignore_errors=True)
 
 
 def release(repository: Repository) -> str:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -56,23 +58,49 @@ def sign(release: Path) -> None:
             _replace(release.with_name(name), signed)
 
 
+def expired() -> str:
+    """The public key, armoured, as it would be had it expired a second after it was made.
+
+    Fingerprint and signatures are those of the key that is in force.
+    """
+    key()
+    with tempfile.TemporaryDirectory(prefix="rackwright-") as name:
+        home = Path(name) / "home"
+        shutil.copytree(GNUPGHOME, home, ignore=shutil.ignore_patterns("S.*", "*.lock"))
+        with _gnupg(home):
+            listing = _gpg("--list-secret-keys", "--with-colons", home=home)
+            # gpg refuses to let a key expire in the past: it is told that it is then.
+            then = ["--faked-system-time", str(_created_at_s(listing))]
+            _gpg(*then, "--quick-set-expire", fingerprint(listing), "seconds=1", home=home)
+            return _gpg(*then, "--armor", "--export", ADDRESS, home=home)
+
+
+def _created_at_s(listing: str) -> int:
+    """When the key was made, out of gpg's colon listing."""
+    (made,) = [
+        fields[5] for line in listing.splitlines() if (fields := line.split(":"))[0] == "sec"
+    ]
+    return int(made)
+
+
 @contextmanager
-def _gnupg() -> Iterator[None]:
-    GNUPGHOME.mkdir(parents=True, exist_ok=True, mode=0o700)
+def _gnupg(home: Path | None = None) -> Iterator[None]:
+    home = home or GNUPGHOME
+    home.mkdir(parents=True, exist_ok=True, mode=0o700)
     try:
         yield
     finally:
         # gpg leaves an agent behind that would outlive the directory.
         subprocess.run(
-            ["gpgconf", "--homedir", str(GNUPGHOME), "--kill", "gpg-agent"],
+            ["gpgconf", "--homedir", str(home), "--kill", "gpg-agent"],
             check=False,
             capture_output=True,
         )
 
 
-def _gpg(*arguments: str) -> str:
+def _gpg(*arguments: str, home: Path | None = None) -> str:
     return run(
-        ["gpg", "--homedir", GNUPGHOME, "--batch", "--passphrase", "", *arguments],
+        ["gpg", "--homedir", home or GNUPGHOME, "--batch", "--passphrase", "", *arguments],
         hint=f"remove {GNUPGHOME} for a new key",
     )
 

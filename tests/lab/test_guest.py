@@ -19,6 +19,7 @@ from lab.description import Description
 from lab.errors import LabError
 from lab.guest import accelerator, faults, identity, image, ssh
 from lab.guest.machines import Machine
+from lab.mirror import repositories, signing
 
 
 @pytest.fixture
@@ -161,7 +162,11 @@ def test_ssh_checks_host_keys_strictly(lab_description: Description) -> None:
 @pytest.mark.parametrize("kind", sorted(faults.FAULTS))
 @pytest.mark.parametrize("on", [True, False])
 def test_scripts_of_faults_are_complete_shell(
-    kind: str, on: bool, monkeypatch: pytest.MonkeyPatch, lab_description: Description
+    kind: str,
+    on: bool,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    lab_description: Description,
 ) -> None:
     """Every script parses and has no placeholder left."""
     scripts: list[str] = []
@@ -173,6 +178,8 @@ def test_scripts_of_faults_are_complete_shell(
     monkeypatch.setattr(ssh, "command", take)
     monkeypatch.setattr(ssh, "set_clock", lambda node: None)
     monkeypatch.setattr(faults, "virsh", lambda *arguments: "")
+    monkeypatch.setattr(signing, "expired", lambda: "an expired key\n")
+    monkeypatch.setattr(repositories, "MIRROR_FOR_CLIENT", tmp_path)
     for method in ("state", "stop", "boot"):
         monkeypatch.setattr(Machine, method, lambda self: None)
     machine = Machine(lab_description.node("gpu01"), "rackwright")
@@ -185,6 +192,46 @@ def test_scripts_of_faults_are_complete_shell(
         for placeholder in ("{host}", "{nowhere}", "{api_port}", "{folder}", "{library}"):
             assert placeholder not in script
         subprocess.run(["sh", "-n"], input=script, text=True, check=True)
+
+
+def test_keys_expire_for_one_node_until_it_is_reset(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, lab_description: Description
+) -> None:
+    scripts: list[str] = []
+
+    def take(node: object, shell: str, *, stdin: str = "", timeout_s: float = 0) -> str:
+        scripts.append(stdin)
+        return ""
+
+    monkeypatch.setattr(signing, "expired", lambda: "an expired key\n")
+    monkeypatch.setattr(repositories, "MIRROR_FOR_CLIENT", tmp_path)
+    monkeypatch.setattr(ssh, "command", take)
+    machine = Machine(lab_description.node("gpu02"), "rackwright")
+    for _ in range(2):
+        faults.inject("repository-key-expired", machine, lab_description, on=True)
+    assert {path.name for path in tmp_path.iterdir()} == {str(machine.node.address)}
+    keys = [path for path in tmp_path.rglob("*") if path.is_file()]
+    assert {path.read_text() for path in keys} == {"an expired key\n"}
+    assert "gpgkey" in {path.name for path in keys}
+
+    # As in the guest: what the product has put there is replaced, the guest's own key is not.
+    keyrings = tmp_path / "keyrings"
+    keyrings.mkdir()
+    for name in ("rackwright-cuda.asc", "rackwright-lab.asc", "other.asc"):
+        (keyrings / name).write_text("in force\n")
+    script = scripts[-1].replace("/etc/apt/keyrings", str(keyrings))
+    script = script.replace(faults.FAULTS_FOLDER, str(tmp_path / "faults"))
+    subprocess.run(["sh"], input=script, text=True, check=True)
+    assert {path.name: path.read_text() for path in keyrings.iterdir()} == {
+        "rackwright-cuda.asc": "an expired key\n",
+        "rackwright-lab.asc": "in force\n",
+        "other.asc": "in force\n",
+    }
+
+    monkeypatch.setattr(Machine, "state", lambda self: None)
+    for _ in range(2):
+        machine.undo_outside_faults()
+        assert not (tmp_path / str(machine.node.address)).exists()
 
 
 def test_an_unknown_fault_names_the_known_ones(lab_description: Description) -> None:

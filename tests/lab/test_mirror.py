@@ -222,6 +222,32 @@ def test_fingerprint_is_the_primary_keys() -> None:
         signing.fingerprint("")
 
 
+def test_the_expired_key_is_the_same_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(signing, "CACHE", tmp_path)
+    for name, path in {
+        "MIRROR": "web", "PUBLIC": "web/lab.asc", "FINGERPRINT": "web/fingerprint",
+        "GNUPGHOME": "gnupg",
+    }.items():  # fmt: skip
+        monkeypatch.setattr(signing, name, tmp_path / path)
+    before = signing.key().read_text()
+    expired = tmp_path / "expired.asc"
+    expired.write_text(signing.expired())
+
+    def shown(key: Path) -> list[str]:
+        """Fields of the public key in gpg's listing."""
+        listing = subprocess.run(
+            ["gpg", "--homedir", tmp_path / "gnupg", "--batch", "--with-colons", "--show-keys",
+             key], check=True, capture_output=True, text=True,
+        ).stdout  # fmt: skip
+        assert signing.FINGERPRINT.read_text().strip() in listing
+        return listing.splitlines()[0].split(":")
+
+    made, expires = shown(expired)[5:7]
+    assert int(expires) - int(made) == 1
+    assert shown(signing.PUBLIC)[5:7] == [made, ""]
+    assert signing.key().read_text() == before
+
+
 # --- Go modules ---------------------------------------------------------------------------------
 
 
@@ -277,8 +303,10 @@ def test_the_server_keeps_connections_and_stays_in_its_root(tmp_path: Path) -> N
         port = free.getsockname()[1]
     script = Path(repositories.__file__).with_name("server.py")
     server = subprocess.Popen(
-        [sys.executable, script, tmp_path / "root", "--port", str(port)], stderr=subprocess.DEVNULL
-    )
+        [sys.executable, script, tmp_path / "root", "--port", str(port),
+         "--for-client", tmp_path / "special"],
+        stderr=subprocess.DEVNULL,
+    )  # fmt: skip
     try:
         connection = http.client.HTTPConnection("127.0.0.1", port, timeout=5)
         for _ in range(100):
@@ -294,6 +322,18 @@ def test_the_server_keeps_connections_and_stays_in_its_root(tmp_path: Path) -> N
             assert connection.getresponse().read() == b"content"
         assert connection.sock is used
         connection.request("GET", "/../secret")
+        assert connection.getresponse().status == 404
+
+        # What is for another client, or for this one only.
+        for address in ("127.0.0.1", "127.0.0.2"):
+            (tmp_path / "special" / address / "core:").mkdir(parents=True)
+        (tmp_path / "special/127.0.0.2/core:/a~b").write_text("for another")
+        connection.request("GET", "/core:/a~b")
+        assert connection.getresponse().read() == b"content"
+        (tmp_path / "special/127.0.0.1/core:/a~b").write_text("for you")
+        connection.request("GET", "/core:/a~b")
+        assert connection.getresponse().read() == b"for you"
+        connection.request("GET", "/core:/../../127.0.0.2/core:/a~b")
         assert connection.getresponse().status == 404
     finally:
         server.terminate()
