@@ -16,6 +16,7 @@ from pyinfra.api.exceptions import InventoryError
 from nodespec import catalogue
 from nodespec.catalogue import GpuModel, MigProfile
 from nodespec.problems import Problem
+from nodespec.values import Flag, Int, List, Text
 
 if TYPE_CHECKING:
     from nodespec.model import NodeSpec
@@ -61,13 +62,14 @@ class MigLayoutEntry(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
 
     device_filter: Annotated[
-        tuple[Annotated[str, Field(pattern=r"^0x[0-9A-Fa-f]{8}$")], ...] | None,
+        List[Annotated[Text, Field(pattern=r"\A0x[0-9A-Fa-f]{8}\z")]] | None,
         BeforeValidator(_filter_list),
     ] = Field(default=None, alias="device-filter")
     """``0x<device id><vendor id>``; without one the entry is for every model."""
-    devices: Literal["all"] | tuple[Annotated[int, Field(ge=0)], ...]
-    mig_enabled: bool = Field(alias="mig-enabled")
-    mig_devices: dict[str, Annotated[int, Field(ge=1)]] = Field(
+    devices: Literal["all"] | List[Annotated[Int, Field(ge=0, le=63)]]
+    mig_enabled: Flag = Field(alias="mig-enabled")
+    # No GPU has more than seven: a mistyped million of them is not to be counted out one by one.
+    mig_devices: dict[Text, Annotated[Int, Field(ge=1, le=64)]] = Field(
         default_factory=dict, alias="mig-devices"
     )
 

@@ -20,20 +20,23 @@ from nodespec.values import (
     GpuModelName,
     HcaModelName,
     Image,
+    Flag,
     Int,
-    IpAddress,
     KubeVersion,
     Labels,
+    List,
     LocalPath,
     Mirrors,
     Namespace,
+    NodeIp,
     NodeName,
     NoProxy,
+    ProxyUrl,
     RepositoryUrl,
     ResourceName,
     ResourcePrefix,
     Taints,
-    Url,
+    Text,
     Version,
 )
 
@@ -131,7 +134,7 @@ class NodeSpec(BaseModel):
         form="open",
         example="open",
     )
-    mig_config: str = key(
+    mig_config: Text = key(
         "all-disabled",
         "MIG layout: `all-disabled`, `all-<profile>` (as many devices of one profile as fit), "
         "`all-balanced`, or a name in `mig_layouts`. The profiles of each model are listed below.",
@@ -139,7 +142,7 @@ class NodeSpec(BaseModel):
         example="all-1g.10gb",
         min_length=1,
     )
-    mig_layouts: dict[str, tuple[MigLayoutEntry, ...]] = key(
+    mig_layouts: dict[Text, List[MigLayoutEntry]] = key(
         dict,
         "Layouts of your own, in the form of mig-parted's `mig-configs`. Where several entries "
         "match a GPU, the last one decides; each GPU needs one.",
@@ -194,7 +197,7 @@ class NodeSpec(BaseModel):
         form="inbox",
         example="inbox",
     )
-    ipoib: bool = key(
+    ipoib: Flag = key(
         True,
         "Load IP over InfiniBand at boot.",
         form="True or False",
@@ -207,7 +210,7 @@ class NodeSpec(BaseModel):
         form="auto, dmabuf, peermem or none",
         example="dmabuf",
     )
-    rdma_required: bool = key(
+    rdma_required: Flag = key(
         lambda data: data.get("hca_count", 0) > 0,
         "Keep the node closed unless it offers the RDMA resource. By default so on hosts with "
         "HCAs.",
@@ -297,7 +300,7 @@ class NodeSpec(BaseModel):
         default_is="the host's name in the inventory",
         example="gpu01",
     )
-    kube_node_ip: IpAddress | None = key(
+    kube_node_ip: NodeIp | None = key(
         None,
         "Address that the kubelet gives as the node's own. By default the kubelet chooses, which "
         "is a guess on a host with several networks.",
@@ -455,34 +458,34 @@ class NodeSpec(BaseModel):
         example="https://mirror.example.com/keys/kubernetes.asc",
     )
 
-    http_proxy: Url | None = key(
+    http_proxy: ProxyUrl | None = key(
         None,
         "Proxy for http, for the package manager, containerd, kubelet and our own downloads.",
         form="http(s) URL",
         example="http://proxy.example.com:3128",
         section="Proxy and certificates",
     )
-    https_proxy: Url | None = key(
+    https_proxy: ProxyUrl | None = key(
         None,
         "Proxy for https.",
         form="http(s) URL",
         example="http://proxy.example.com:3128",
     )
-    no_proxy: tuple[NoProxy, ...] = key(
+    no_proxy: List[NoProxy] = key(
         (),
         "What is reached directly. The host itself, the API server, `kube_node_ip`, `.svc` and "
         "`.cluster.local` are added; add the networks of nodes, pods and services.",
         form="list of host, .domain, address or network",
         example=["10.0.0.0/24", "10.96.0.0/16", "10.244.0.0/16"],
     )
-    ca_certificates: tuple[LocalPath, ...] = key(
+    ca_certificates: List[LocalPath] = key(
         (),
         "Private certificate authorities that the hosts are to trust.",
         form="list of paths of PEM files on your machine",
         example=["~/pki/example-ca.pem"],
     )
 
-    audit: bool = key(
+    audit: Flag = key(
         False,
         "Show the plan and change nothing.",
         form="True or False",
@@ -515,6 +518,7 @@ class NodeSpec(BaseModel):
         example=50,
         unit="GiB",
         ge=1,
+        le=100_000,
     )
 
     @classmethod

@@ -8,10 +8,10 @@ import re
 import string
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, BeforeValidator, StringConstraints
+from pydantic import AfterValidator, BeforeValidator, Strict, StringConstraints
 
 from nodespec import catalogue
 
@@ -33,13 +33,28 @@ RESERVED_DOMAINS = ("kubernetes.io", "k8s.io")
 KUBELET_LABELS = ("kubernetes.io/arch", "kubernetes.io/hostname", "kubernetes.io/os")
 """Labels that the kubelet keeps setting itself."""
 
+OUR_DOMAIN = "rackwright.io"
+OUR_LABELS = ("nvidia.com/gpu.present",)
+"""Labels outside our domain that say where the device plugins run."""
+
 PLACEHOLDERS = ("id", "version", "distro", "suite", "minor")
 """What a repository's URL may leave open: see ``repository_url``."""
 
+# Source: distribution/reference reference.go and regexp.go at v0.6.0: domain, path, tag, digest.
 IMAGE = re.compile(
-    r"(?P<registry>[a-z0-9.-]+(:[0-9]+)?)/[a-z0-9._/-]+(:(?P<tag>[\w][\w.-]{0,127}))?"
+    r"(?P<registry>[^/]+)"
+    r"(/[a-z0-9]+((\.|_|__|-+)[a-z0-9]+)*)+"
+    r"(:(?P<tag>[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}))?"
     r"(@sha256:[0-9a-f]{64})?"
 )
+
+URL_CHARACTERS = re.compile(r"([A-Za-z0-9._~:/?#\[\]@+,=-]|%[0-9A-Fa-f]{2})+")
+"""
+Of those of RFC 3986 the ones that mean nothing to a shell, systemd, apt or TOML, in whose files URLs
+end. Any other character of a name or a password can be written as ``%XX``.
+"""
+
+PORT = re.compile(r"[1-9][0-9]{0,4}")
 
 
 def suggestion(word: str, known: Iterable[str]) -> str:
@@ -52,17 +67,26 @@ def _matches(pattern: str) -> StringConstraints:
     return StringConstraints(pattern=rf"\A(?:{pattern})\z")
 
 
-def _no_bool(value: Any) -> Any:
-    if isinstance(value, bool):
-        raise ValueError("write a number")
+T = TypeVar("T")
+
+
+def _list(value: Any) -> Any:
+    # Of a set the order changes from run to run, and with it the files that are made from it.
+    if not isinstance(value, list | tuple):
+        raise ValueError("write a list, [...]")
     return value
 
 
-Int = Annotated[int, BeforeValidator(_no_bool)]
+# What Python takes for a number or a truth (True, "8", 8.0, "yes", 1) mostly is something else that
+# was mistyped: only the thing itself is accepted.
+Int = Annotated[int, Strict()]
+Flag = Annotated[bool, Strict()]
+Text = Annotated[str, Strict()]
+List = Annotated[tuple[T, ...], BeforeValidator(_list)]
 
-DriverVersion = Annotated[str, _matches(r"[1-9][0-9]{2}\.[0-9]{2,3}(\.[0-9]{2})?")]
-Version = Annotated[str, _matches(r"[0-9]+\.[0-9]+\.[0-9]+")]
-KubeVersion = Annotated[str, _matches(r"1\.[0-9]+\.[0-9]+")]
+DriverVersion = Annotated[Text, _matches(r"[1-9][0-9]{2}\.[0-9]{2,3}(\.[0-9]{2})?")]
+Version = Annotated[Text, _matches(r"[0-9]+\.[0-9]+\.[0-9]+")]
+KubeVersion = Annotated[Text, _matches(r"1\.[0-9]+\.[0-9]+")]
 
 
 def _model(
@@ -78,27 +102,55 @@ def _model(
     return check
 
 
-GpuModelName = Annotated[str, AfterValidator(_model(catalogue.GPUS))]
-HcaModelName = Annotated[str, AfterValidator(_model(catalogue.HCAS))]
+GpuModelName = Annotated[Text, AfterValidator(_model(catalogue.GPUS))]
+HcaModelName = Annotated[Text, AfterValidator(_model(catalogue.HCAS))]
 
 
 def _endpoint(value: str) -> str:
     if "://" in value:
         raise ValueError("leave out the scheme")
     host, colon, port = value.rpartition(":")
-    if not colon or not port.isdecimal() or not 0 < int(port) < 65536:
+    if not colon or value.endswith("]"):
         raise ValueError("add the port, as in 10.0.0.1:6443")
-    _host(host.removeprefix("[").removesuffix("]") if host.startswith("[") else host)
+    _bracketed(host)
+    _port(port)
     return value
 
 
-def _host(value: str) -> str:
+def _bracketed(host: str) -> None:
+    """Check a host as it stands before a port: an IPv6 address is in brackets there."""
+    if host.startswith("[") and host.endswith("]") and ":" in host:
+        _host(host[1:-1])
+    elif ":" in host:
+        raise ValueError("write an IPv6 address in brackets, as in [fd00::1]:6443")
+    else:
+        _host(host)
+
+
+def _port(value: str) -> None:
+    if not PORT.fullmatch(value) or int(value) > 65535:
+        raise ValueError("a port is a number from 1 to 65535")
+
+
+def _host(value: str) -> None:
     try:
-        ipaddress.ip_address(value)
+        address = ipaddress.ip_address(value)
     except ValueError:
-        if not DNS_SUBDOMAIN.fullmatch(value):
+        if not DNS_SUBDOMAIN.fullmatch(value) or len(value) > 253:
+            if DNS_SUBDOMAIN.fullmatch(value.lower()):
+                raise ValueError("write the host's name in lower case") from None
             raise ValueError("give a host name or an IP address") from None
-    return value
+        # No host's name ends so, but mistyped addresses do: 10.0.0.256, 10.0.0.
+        if value.rpartition(".")[2].isdecimal():
+            raise ValueError("an IPv4 address is four numbers from 0 to 255") from None
+    else:
+        _no_zone(address)
+
+
+def _no_zone(address: ipaddress.IPv4Address | ipaddress.IPv6Address) -> None:
+    # A zone may hold any character, and means another interface on each host.
+    if getattr(address, "scope_id", None) is not None:
+        raise ValueError("leave out the zone (%...)")
 
 
 def _ip(value: str) -> str:
@@ -108,8 +160,23 @@ def _ip(value: str) -> str:
         raise ValueError("give one IPv4 or IPv6 address, without a prefix length") from None
 
 
-Endpoint = Annotated[str, AfterValidator(_endpoint)]
-IpAddress = Annotated[str, AfterValidator(_ip)]
+def _node_ip(value: str) -> str:
+    address = ipaddress.ip_address(_ip(value))
+    _no_zone(address)
+    # Source: Kubernetes pkg/kubelet/kubelet_node_status.go validateNodeIP at v1.36.
+    for what, refused in (
+        ("a loopback address", address.is_loopback),
+        ("a multicast address", address.is_multicast),
+        ("a link-local address", address.is_link_local),
+        ("the unspecified address", address.is_unspecified),
+    ):
+        if refused:
+            raise ValueError(f"the kubelet refuses {what}: give one that other nodes reach")
+    return str(address)
+
+
+Endpoint = Annotated[Text, AfterValidator(_endpoint)]
+NodeIp = Annotated[Text, AfterValidator(_node_ip)]
 
 
 def _node_name(value: str) -> str:
@@ -126,8 +193,8 @@ def _namespace(value: str) -> str:
     return value
 
 
-NodeName = Annotated[str, AfterValidator(_node_name)]
-Namespace = Annotated[str, AfterValidator(_namespace)]
+NodeName = Annotated[Text, AfterValidator(_node_name)]
+Namespace = Annotated[Text, AfterValidator(_namespace)]
 
 
 def _qualified(key: str) -> None:
@@ -149,10 +216,12 @@ def _labels(labels: dict[str, str]) -> dict[str, str]:
             raise ValueError(f"Kubernetes refuses the value {value!r} of {key}")
         if key in KUBELET_LABELS:
             raise ValueError(f"the kubelet sets {key} itself")
+        if key in OUR_LABELS or _below(key.rpartition("/")[0], (OUR_DOMAIN,)):
+            raise ValueError(f"Rackwright sets {key} itself")
     return labels
 
 
-Labels = Annotated[dict[str, str], AfterValidator(_labels)]
+Labels = Annotated[dict[Text, Text], AfterValidator(_labels)]
 
 
 def _taint(value: str) -> str:
@@ -180,45 +249,84 @@ def _taints(values: tuple[str, ...]) -> tuple[str, ...]:
 
 
 CLOSED = "rackwright.io/not-validated"
-Taint = Annotated[str, AfterValidator(_taint)]
-Taints = Annotated[tuple[Taint, ...], AfterValidator(_taints)]
+Taint = Annotated[Text, AfterValidator(_taint)]
+Taints = Annotated[List[Taint], AfterValidator(_taints)]
+
+
+def _registry(value: str) -> None:
+    host, colon, port = value.rpartition(":")
+    if not colon or value.endswith("]"):
+        host = value
+    else:
+        _port(port)
+    if host.startswith("["):
+        _bracketed(host)
+    else:
+        _host(host)
 
 
 def _image(value: str) -> str:
     match = IMAGE.fullmatch(value)
     if match is None or not {".", ":"} & set(match["registry"]):
         raise ValueError("write it in full, registry first")
+    _registry(match["registry"])
     if match["tag"] == "latest" or (match["tag"] is None and "@" not in value):
         raise ValueError("pin it: a version as the tag, or a digest")
     return value
 
 
-Image = Annotated[str, AfterValidator(_image)]
+Image = Annotated[Text, AfterValidator(_image)]
+
+
+def _proxy(value: str) -> str:
+    try:
+        parts = urlsplit(value)
+        port = parts.port
+    except ValueError:
+        port = None
+        parts = urlsplit("")
+    if not value.startswith(("http://", "https://")):
+        raise ValueError("start it with http:// or https://")
+    if not URL_CHARACTERS.fullmatch(value):
+        raise ValueError(
+            "leave out blanks, quotes and the like; in a name or password write them as %XX"
+        )
+    if not parts.hostname or port == 0 or parts.netloc.count("@") > 1:
+        raise ValueError("write it as http://host:port; in a password, @ is %40 and / is %2F")
+    if parts.netloc.endswith(":"):
+        raise ValueError("add the port, or leave out the colon")
+    _host(parts.hostname)
+    return value
 
 
 def _url(value: str) -> str:
-    parts = urlsplit(value)
-    if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise ValueError("start it with http:// or https://")
-    # A typographic quote or a blank here makes systemd ignore the whole line of the drop-in.
-    if not value.isascii() or any(character in " \t\"'" for character in value):
-        raise ValueError("leave out blanks and quotes")
+    _proxy(value)
+    if "@" in urlsplit(value).netloc:
+        raise ValueError("leave out name and password: they would stand where all can read them")
     return value
 
 
 def _template(value: str) -> str:
     try:
-        fields = [name for _, name, _, _ in string.Formatter().parse(value) if name is not None]
+        parsed = list(string.Formatter().parse(value))
     except ValueError:
         raise ValueError("a brace is not closed") from None
-    for name in fields:
-        if name not in PLACEHOLDERS:
-            raise ValueError(f"{{{name}}} is not known; use {', '.join(PLACEHOLDERS)}")
-    return _url(value)
+    for _, name, form, conversion in parsed:
+        if name is None:
+            continue
+        if name not in PLACEHOLDERS or form or conversion:
+            written = name + (f"!{conversion}" if conversion else "") + (f":{form}" if form else "")
+            raise ValueError(f"{{{written}}} is not known; use {', '.join(PLACEHOLDERS)}")
+    _url(
+        repository_url(
+            value, os_id="debian", os_version="13", suite="trixie", kube_version="1.36.3"
+        )
+    )
+    return value
 
 
-Url = Annotated[str, AfterValidator(_url)]
-RepositoryUrl = Annotated[str, AfterValidator(_template)]
+ProxyUrl = Annotated[Text, AfterValidator(_proxy)]
+RepositoryUrl = Annotated[Text, AfterValidator(_template)]
 
 
 def repository_url(
@@ -249,51 +357,66 @@ def _fingerprint(value: str) -> str:
     return compact
 
 
-Fingerprint = Annotated[str, AfterValidator(_fingerprint)]
+Fingerprint = Annotated[Text, AfterValidator(_fingerprint)]
 
 
 def _mirrors(mirrors: dict[str, str]) -> dict[str, str]:
     for registry, url in mirrors.items():
-        if "/" in registry or not re.fullmatch(r"[a-z0-9.-]+(:[0-9]+)?", registry):
-            raise ValueError(f"{registry!r} is not a registry's host name")
-        _url(url)
+        try:
+            _registry(registry)
+        except ValueError as error:
+            raise ValueError(f"{registry!r} is not a registry's host name: {error}") from None
+        try:
+            _url(url)
+        except ValueError as error:
+            raise ValueError(f"for {registry}: {error}") from None
     return mirrors
 
 
-Mirrors = Annotated[dict[str, str], AfterValidator(_mirrors)]
+Mirrors = Annotated[dict[Text, Text], AfterValidator(_mirrors)]
 
 
-def _local_path(value: Path) -> Path:
-    return value.expanduser()
+def _local_path(value: Any) -> Path:
+    if not isinstance(value, str | Path):
+        raise ValueError("write it as a string")
+    if not str(value).isprintable() or not str(value).strip() or value == Path():
+        raise ValueError("give the path of a file, not what is in it")
+    try:
+        return Path(value).expanduser()
+    except RuntimeError:
+        raise ValueError(f"there is no user {str(value).partition('/')[0][1:]} here") from None
 
 
-LocalPath = Annotated[Path, AfterValidator(_local_path)]
+LocalPath = Annotated[Path, BeforeValidator(_local_path)]
 
 # Source: Mellanox/k8s-rdma-shared-dev-plugin pkg/resources/resources_manager.go at 410b0f3; an
 # extended resource may neither begin nor end with an underscore (Kubernetes, as for labels).
-ResourceName = Annotated[str, _matches(r"[A-Za-z0-9]([A-Za-z0-9_]{0,61}[A-Za-z0-9])?")]
+ResourceName = Annotated[Text, _matches(r"[A-Za-z0-9]([A-Za-z0-9_]{0,61}[A-Za-z0-9])?")]
 
 
 def _resource_prefix(value: str) -> str:
-    if not DNS_SUBDOMAIN.fullmatch(value) or _below(value, RESERVED_DOMAINS):
+    if not DNS_SUBDOMAIN.fullmatch(value) or len(value) > 253 or _below(value, RESERVED_DOMAINS):
         raise ValueError("Kubernetes refuses it as the domain of a resource")
+    if value == "nvidia.com":
+        raise ValueError("the GPUs' resources are counted under it")
     return value
 
 
-ResourcePrefix = Annotated[str, AfterValidator(_resource_prefix)]
+ResourcePrefix = Annotated[Text, AfterValidator(_resource_prefix)]
 
 
 def _no_proxy(value: str) -> str:
-    if not value or not value.isascii() or any(character in value for character in " \t\"',/:"):
-        with_prefix = value.partition("/")
-        try:
+    try:
+        if "/" in value:
             ipaddress.ip_network(value, strict=False)
-        except ValueError:
-            raise ValueError(
-                "one host, .domain, address or network in each entry"
-                + (", without a URL" if "://" in value or with_prefix[1] else "")
-            ) from None
+        else:
+            _host(value.removeprefix("."))
+    except ValueError:
+        raise ValueError(
+            "one host, .domain, address or network in each entry"
+            + (", without a URL" if "://" in value else "")
+        ) from None
     return value
 
 
-NoProxy = Annotated[str, AfterValidator(_no_proxy)]
+NoProxy = Annotated[Text, AfterValidator(_no_proxy)]

@@ -172,15 +172,20 @@ def outdated(spec: NodeSpec, node: NodeState) -> str:
 
 
 def labelled(
-    title: str, wanted: Mapping[str, str | None], node: NodeState, cluster: Cluster
+    title: str, wanted: Mapping[str, str | None], have: Have, *, waits_for: str | None = None
 ) -> Step | None:
-    """The step that gives a node labels (``None`` takes one away); ``None`` if they are so."""
-    differing = {key: value for key, value in wanted.items() if node.labels.get(key) != value}
+    """
+    The step that gives the node labels (``None`` takes one away); ``None`` if they are so.
+
+    + waits_for: why it is only shown yet, if so
+    """
+    now = have.node.labels if have.node else {}
+    differing = {key: value for key, value in wanted.items() if now.get(key) != value}
     if not differing:
         return None
 
     def label(state: State, host: Host) -> None:
-        cluster.label(node.name, differing)
+        have.cluster.label(have.spec.kube_node_name, differing)
 
     def shown(key: str, value: str | None) -> str:
         return f"no {key}" if value is None else f"{key}={value}"
@@ -188,8 +193,9 @@ def labelled(
     return Step(
         title,
         ", ".join(shown(key, value) for key, value in differing.items()),
-        ", ".join(shown(key, node.labels.get(key)) for key in differing),
+        ", ".join(shown(key, now.get(key)) for key in differing),
         lambda: iter([calling(label)]),
+        waits_for=waits_for,
     )
 
 

@@ -20,6 +20,7 @@ from cluster import CLOSED_TAINT, VALIDATED_CONDITION, Cluster, ClusterError
 from facts.snapshot import UnknownReading, forget, read
 from nodespec import NodeSpec, of_all
 from operations import lock
+from operations.explaining import explained
 from operations.failure import calling, fail_host
 from operations.have import Have
 from operations.redaction import hide, redact, secrets_of
@@ -127,6 +128,8 @@ def _converge(phases: Sequence[ModuleType]) -> Iterator[PyinfraCommand]:
     spec = specs()[host.name]
     hide(*secrets_of(host.data.dict(), spec.kube_kubeconfig))
     row = RUN.row(host.name, [phase_name(phase) for phase in phases])
+    admits = "admission" in row.phases and not spec.audit
+    locked = False
     at = ""
 
     def problem(message: str) -> PyinfraCommand:
@@ -168,6 +171,7 @@ def _converge(phases: Sequence[ModuleType]) -> Iterator[PyinfraCommand]:
 
         # ---- the first yield comes after this line: --dry has shown everything
         yield lock.take()
+        locked = True
         applied: set[tuple[str, str]] = set()
         changed = False
         for _ in range(MAX_STEPS):
@@ -199,7 +203,8 @@ def _converge(phases: Sequence[ModuleType]) -> Iterator[PyinfraCommand]:
                 started = time.monotonic()
                 host.log(f"{at} | {step.title}: want {step.want}, have {step.have}")
                 yield lock.take()  # a reboot has dropped it
-                yield from step.apply()
+                for command in step.apply():
+                    yield explained(command, at, step)
                 host.log(f"{at} | {step.title}: done in {time.monotonic() - started:.0f} s")
                 applied.add((at, step.title))
                 changed = True
@@ -208,19 +213,31 @@ def _converge(phases: Sequence[ModuleType]) -> Iterator[PyinfraCommand]:
         raise Refused(f"node: want a plan that ends, have {MAX_STEPS} steps; report this as a bug")
     except Refused as error:
         failing = problem(str(error))  # closing may fail too: the result says this first
-        if error.unfit and "admission" in row.phases and not spec.audit:
-            yield calling(close, have, error.unfit)
+        if admits:
+            yield (
+                calling(close, have, error.unfit)
+                if error.unfit
+                else calling(write_reason, have, row)
+            )
         yield failing
     except (UnknownReading, ClusterError) as error:
-        yield problem(str(error))
+        failing = problem(str(error))
+        if admits and locked:
+            yield calling(write_reason, have, row)
+        yield failing
     except GeneratorExit:
         # A command failed (pyinfra has shown its output), or this was only planning.
         if state.is_executing and row.state == "running":
             if not row.problems:
-                row.problems.append(f"{at}: a command of the step failed; its output is in the log")
+                row.problems.append(
+                    f"{at or 'node'}: want every command to succeed, have one that failed; "
+                    "read run.log"
+                )
             if at:
                 row.phases[at] = "failed"
             row.finish("failed")
+            if admits and locked:  # else another run has the node, and the last word on it
+                write_reason(state, ctx_host.get(), have, row)
         raise
     finally:
         if state.is_executing:
@@ -313,6 +330,25 @@ def close(state: State, host: Host, have: Have, reason: str) -> bool:
     have.cluster.set_condition(node.name, VALIDATED_CONDITION, "False", "NotFit", redact(reason))
     if not node.closed:
         host.log(f"closed the node: {reason}")
+    return True
+
+
+def write_reason(state: State, host: Host, have: Have, row: Row) -> bool:
+    """
+    Say on the node why the run has failed, if it is closed, or was changed by this run.
+
+    A node in service that nothing was done to is as validated as before, and keeps that word.
+    """
+    try:
+        node = have.cluster.node(have.spec.kube_node_name)  # the step may have made it
+        if node is None or not (node.closed or row.changes or have.changed):
+            return True
+        have.cluster.set_condition(
+            node.name, VALIDATED_CONDITION, "False" if node.closed else "Unknown", "RunFailed",
+            redact("; ".join(row.problems))[:1024],
+        )  # fmt: skip
+    except ClusterError as error:
+        logger.debug("the reason is not written on the node: %s", error)  # the result has it
     return True
 
 

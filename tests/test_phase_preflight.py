@@ -20,7 +20,6 @@ from operations.report import RUN
 from tests.support import machine as system
 from tests.support.machine import KERNEL
 from tests.support.runtime import (
-    CA,
     OTHER_CA,
     Engine,
     bare,
@@ -29,6 +28,7 @@ from tests.support.runtime import (
     open_node,
     runtime,
 )
+from tests.support.simulated_cluster import CA
 from tests.support.simulated_node import SimulatedFile, SimulatedHost, Unreadable
 
 # A phase of this name makes a run one that may close a node.
@@ -328,11 +328,10 @@ def test_an_open_node_is_closed_if_it_is_unfit_and_only_then(engine: Engine, cas
     assert row.state == "failed"
     assert case.message in row.problems[0].splitlines()
     assert host.changes == []
-    closing = [
-        "taint gpu01 rackwright.io/not-validated:NoSchedule",
-        f"RackwrightValidated gpu01 False NotFit: {case.message}",
-    ]
+    closing = ["taint rackwright.io/not-validated:NoSchedule", "condition False NotFit"]
     assert engine.cluster.log == (closing if case.unfit else [])
+    said = engine.cluster.nodes["gpu01"].conditions["RackwrightValidated"]
+    assert said.message == (case.message if case.unfit else "")
 
 
 def test_a_fit_host_is_refused_nothing_and_costs_one_command(engine: Engine) -> None:

@@ -25,13 +25,12 @@ from operations import kubeadm, node
 from operations.report import RUN, Row
 from tests.support.machine import (
     DRIVER,
-    KEY_FINGERPRINT,
     RDMA_PACKAGES,
     Package,
     bare,
     machine,
+    spec,
 )
-from tests.support.machine import spec as system_spec
 from tests.support.simulated_cluster import (
     CNI_MISSING,
     EMPTY,
@@ -75,15 +74,6 @@ LimitMEMLOCK=infinity
 """
 
 
-def spec(**changes: Any):
-    return system_spec(
-        **{
-            "kubernetes_repository_url": "http://mirror.test/kubernetes/",
-            "kubernetes_repository_fingerprint": KEY_FINGERPRINT, **changes,
-        }
-    )  # fmt: skip
-
-
 @pytest.fixture
 def cluster(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> SimulatedCluster:
     found = SimulatedCluster()
@@ -123,10 +113,6 @@ def ready_for_kubernetes(cluster: SimulatedCluster, name: str = "gpu01") -> Simu
         name, loaded=DRIVER, library=DRIVER, persistenced=persistenced, persistence_mode=True,
         modules=loaded, packages={name: Package("50.0-1") for name in RDMA_PACKAGES},
     )  # fmt: skip
-    archive = machine(found).archive
-    archive |= {"kubelet": ["1.36.2-1.1", "1.36.3-1.1"], "kubeadm": ["1.36.3-1.1"]}
-    archive |= {"cri-tools": ["1.36.0-1.1"], "kubernetes-cni": ["1.7.1-1.1"]}
-    archive |= {name: ["1.0-1"] for name in ("conntrack", "ethtool", "iptables", "socat")}
     found.facts |= {
         "Xids": lambda h: "## end",
         "Containerd": lambda h: CONTAINERD,
@@ -463,7 +449,7 @@ def test_a_word_from_before_the_boot_is_not_ready(open_host, cluster, converge):
     cluster.nodes["gpu01"] = replace(cluster.nodes["gpu01"], boot_id="an earlier one")
     row = converge(open_host)
     assert row.state == "open"
-    assert cluster.nodes["gpu01"].boot_id == "boot"
+    assert cluster.nodes["gpu01"].boot_id == "boot-1"
 
 
 @pytest.mark.parametrize("left", ["ours", "kubeadm's"])

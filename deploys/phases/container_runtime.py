@@ -22,6 +22,7 @@ from facts.containerd import (
 from facts.files import Files
 from facts.mig import Gpu, Gpus
 from facts.nvidia import NvidiaDriver
+from facts.packages import Packages
 from nodespec import NodeSpec
 from operations import containerd, node, packages, repositories
 from operations.files import all_written, put, written
@@ -168,6 +169,9 @@ def cdi(have: Have) -> Iterator[Step]:
     gpus, now, driver = have[Gpus], have[CdiSpecification], have[NvidiaDriver]
     if not gpus.usable or now is None:
         return  # the driver's phase says why
+    toolkit = have[Packages].packages.get("nvidia-container-toolkit-base")
+    if toolkit is None or not toolkit.whole:
+        return  # its package writes it when it is installed; whether it has is looked at then
     wanted = {uuid for gpu in gpus.gpus for uuid in cdi_devices(gpu)}
     others = sorted(set(now.driver_versions) - {driver.library})
     if (wanted and not wanted <= set(now.devices)) or others:
@@ -179,8 +183,7 @@ def cdi(have: Have) -> Iterator[Step]:
             "write the CDI specification", f"{len(wanted)} devices of driver {driver.library}",
             f"{len(wanted & set(now.devices))} of them"
             + (f", and libraries of {', '.join(others)}" if others else ""),
-            refresh, waits_for=None if have[Containerd].installed else "the packages",
-            remedy="read `journalctl -u nvidia-cdi-refresh`",
+            refresh, remedy="read `journalctl -u nvidia-cdi-refresh`",
         )  # fmt: skip
 
 

@@ -61,44 +61,40 @@ def labels(spec: NodeSpec) -> dict[str, str | None]:
 
 def plan(spec: NodeSpec, have: Have) -> Iterator[Step | Refusal]:
     plugins = wanted(spec)
+    pending: str | None = None
+    texts: dict[str, tuple[str, str]] = {}
     if NVIDIA_PLUGIN in plugins:
-        step = written(
-            "write the NVIDIA device plugin's file", NVIDIA_PATH,
-            nvidia_plugin_config(spec.mig_strategy), have[Files],
+        texts[NVIDIA_PLUGIN] = (
+            "write the NVIDIA device plugin's file", nvidia_plugin_config(spec.mig_strategy)
         )  # fmt: skip
-        if step:
-            yield step
     if RDMA_PLUGIN in plugins:
-        ports = selected_ports(spec, have)
-        if not ports:
-            yield Step(
-                "write the RDMA device plugin's file", f"{spec.hca_count} HCAs of {spec.hca_model}",
-                "no port that pods could use", lambda: iter(()), waits_for="the ports",
-            )  # fmt: skip
-            return
-        step = written(
-            "write the RDMA device plugin's file", RDMA_PATH,
-            rdma_plugin_config(
+        title = "write the RDMA device plugin's file"
+        if ports := selected_ports(spec, have):
+            config = rdma_plugin_config(
                 spec.rdma_resource_name, spec.rdma_resource_prefix, spec.rdma_resource_max, ports
-            ),
-            have[Files],
-        )  # fmt: skip
-        if step:
+            )
+            texts[RDMA_PLUGIN] = (title, config)
+        else:
+            pending = "the ports"
+            yield Step(
+                title, f"{spec.hca_count} HCAs of {spec.hca_model}",
+                "no port that pods could use", lambda: iter(()), waits_for=pending,
+            )  # fmt: skip
+    rewritten: set[str] = set()
+    for plugin, (title, text) in texts.items():
+        if step := written(title, plugins[plugin], text, have[Files]):
+            rewritten.add(plugin)
             yield step
 
-    if not have[Kubelet].joined or have.node is None or not have.node.ready:
-        yield Step(
-            "wait for the device plugins", "what the hardware has", "no Ready node",
-            lambda: iter(()), waits_for="the node to be Ready",
-        )  # fmt: skip
-        return
-
+    ready = have[Kubelet].joined and have.node is not None and have.node.ready
+    if not ready:
+        pending = pending or "the node to be Ready"
     # After its file: a plugin that starts without it has to be waited for twice.
-    if step := kubeadm.labelled(
-        "label the node for its device plugins", labels(spec), have.node, have.cluster
-    ):
-        yield step
-        return
+    label = kubeadm.labelled(
+        "label the node for its device plugins", labels(spec), have, waits_for=pending
+    )
+    if label:
+        yield label
     if not plugins:
         return
     manifests = manifests_of(
@@ -106,24 +102,33 @@ def plan(spec: NodeSpec, have: Have) -> Iterator[Step | Refusal]:
         rdma_image=spec.rdma_device_plugin_image,
         namespace=spec.kube_namespace,
     )
-    differing = [m["metadata"]["name"] for m in manifests if have.cluster.differs(m)]
+    # Long before its time it is asked once, for the plan that is shown.
+    differing = [
+        manifest["metadata"]["name"]
+        for manifest in manifests
+        if (ready or not have.changed) and have.cluster.differs(manifest)
+    ]
     if differing:
         yield Step(
             "apply the device plugins", "DaemonSets as declared",
             f"{' and '.join(differing)} missing or different",
-            lambda: iter([operations.apply(have.cluster, manifests)]),
+            lambda: iter([operations.apply(have.cluster, manifests)]), waits_for=pending,
         )  # fmt: skip
-        yield Step(
-            "wait for the device plugins", "what the hardware has", "plugins to be applied",
-            lambda: iter(()), waits_for="the DaemonSets",
-        )  # fmt: skip
-        return
+        pending = pending or "the DaemonSets"
+    if label or rewritten:
+        pending = pending or "their files and labels"
 
+    # Which pods there are is looked at once more when all that they read is there.
     stale = [
         pod
         for manifest in manifests
-        for pod in plugin_pods(have.pods, manifest["metadata"]["name"])
-        if not pod.deleting and (outdated(pod, manifest) or older(pod, plugins, have))
+        for pod in (plugin_pods(have.pods, manifest["metadata"]["name"]) if have.node else ())
+        if not pod.deleting
+        and (
+            manifest["metadata"]["name"] in rewritten
+            or outdated(pod, manifest)
+            or older(pod, plugins, have)
+        )
     ]
     if stale:
         yield Step(
@@ -131,15 +136,17 @@ def plan(spec: NodeSpec, have: Have) -> Iterator[Step | Refusal]:
             ", ".join(sorted(pod.name.rsplit("-", 1)[0] for pod in stale)) + " older",
             lambda: iter([operations.replace(have.cluster, stale)]),
             # A pod keeps the devices that it has; for some seconds no new one is given any.
-            disrupts=False,
+            disrupts=False, waits_for=pending,
         )  # fmt: skip
-        return
-    left = operations.lacking(spec, have.node, have.pods, list(plugins))
+        pending = pending or "the new pods"
+    left = ["nothing yet"] if pending else operations.lacking(
+        spec, have.node, have.pods, list(plugins)
+    )  # fmt: skip
     if left:
         yield Step(
             "wait for the device plugins", "what the hardware has", "; ".join(left),
             lambda: iter([operations.wait_offered(spec, have.cluster, list(plugins))]),
-            remedy="read the plugins' logs",
+            waits_for=pending, remedy="read the plugins' logs",
         )  # fmt: skip
 
 

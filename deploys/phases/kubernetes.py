@@ -9,7 +9,7 @@ from pyinfra.api import StringCommand, deploy
 from pyinfra.api.host import Host
 from pyinfra.api.state import State
 
-from cluster import NodeState, Taint
+from cluster import Taint
 from cluster.manifests import NVIDIA_NODE_LABEL, RDMA_NODE_LABEL
 from deploys.phases import preflight
 from facts.files import Files
@@ -79,6 +79,7 @@ def plan(spec: NodeSpec, have: Have) -> Iterator[Step | Refusal]:
         "wait for the node to be Ready", "Ready", "no kubelet", lambda: iter(()),
         waits_for="the join",
     )  # fmt: skip
+    yield from as_asked(spec, have, waits_for="the node to be Ready")
 
 
 def joined(spec: NodeSpec, have: Have) -> Iterator[Step | Refusal]:
@@ -105,6 +106,7 @@ def joined(spec: NodeSpec, have: Have) -> Iterator[Step | Refusal]:
             else "a kubelet that is stopped or not enabled" if stopped else now,
             ready,
         )  # fmt: skip
+        yield from as_asked(spec, have, waits_for="the node to be Ready")
         return
     if old := kubeadm.outdated(spec, there):
         yield Step(
@@ -113,19 +115,26 @@ def joined(spec: NodeSpec, have: Have) -> Iterator[Step | Refusal]:
             # Pods stay; but device plugins register anew, and for that while offer nothing.
             disrupts=True, remedy="read `journalctl -u kubelet`",
         )  # fmt: skip
-    yield from as_asked(spec, have, there)
+    yield from as_asked(spec, have)
 
 
-def as_asked(spec: NodeSpec, have: Have, there: NodeState) -> Iterator[Step]:
-    """Labels and taints of the Node object."""
+def as_asked(spec: NodeSpec, have: Have, *, waits_for: str | None = None) -> Iterator[Step]:
+    """
+    Labels and taints of the Node object.
+
+    + waits_for: why they are only shown yet, if so
+    """
     # What places the device plugins comes after their files, with their phase.
     wanted = {
         key: value
         for key, value in spec.kube_labels.items()
         if key not in (NVIDIA_NODE_LABEL, RDMA_NODE_LABEL)
     }
-    if step := kubeadm.labelled("label the node", wanted, there, have.cluster):
+    if step := kubeadm.labelled("label the node", wanted, have, waits_for=waits_for):
         yield step
+    there = have.node
+    if there is None:
+        return  # a kubelet that makes its Node object puts its taints on it
     # Only what is asked for is put there; taints of others are theirs, and stay.
     lacking = [taint for taint in map(Taint.parse, spec.kube_taints) if taint not in there.taints]
     if lacking:
@@ -139,6 +148,7 @@ def as_asked(spec: NodeSpec, have: Have, there: NodeState) -> Iterator[Step]:
             ", ".join(map(str, there.taints)) or "none",
             lambda: iter([calling(taint)]),
             disrupts=any(entry.effect == "NoExecute" for entry in lacking),  # it evicts
+            waits_for=waits_for,
         )  # fmt: skip
 
 

@@ -10,7 +10,7 @@ from tests.guest.lab import NODES, ROOT, Lab, say, stream
 
 pytestmark = pytest.mark.guest
 
-MAX_REMOTE_COMMANDS = 1
+MAX_REMOTE_COMMANDS = 3
 MAX_SECONDS = 60
 
 

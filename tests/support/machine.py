@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import re
 import shlex
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -27,6 +28,7 @@ DRIVER_PACKAGES = (
     "nvidia-kernel-open-dkms", "nvidia-kernel-support", "libcuda1", "libnvidia-ml1",
     "nvidia-driver-cuda", "nvidia-persistenced", "nvidia-modprobe",
 )  # fmt: skip
+REPOSITORIES = ("cuda", "docker", "container_toolkit", "kubernetes")
 RDMA_PACKAGES = ("rdma-core", "ibverbs-providers", "ibverbs-utils", "infiniband-diags")
 
 
@@ -38,7 +40,8 @@ def spec(**changes: Any) -> NodeSpec:
         "kube_version": "1.36.3", "kube_api_server": "10.0.0.1:6443",
         "kube_kubeconfig": "/nowhere/kubeconfig", "kube_node_name": "gpu01",
         "cuda_repository_url": "http://mirror.test/cuda/repos/{distro}/x86_64/",
-        "cuda_repository_fingerprint": KEY_FINGERPRINT,
+        "kubernetes_repository_url": "http://mirror.test/kubernetes/",
+        **{f"{name}_repository_fingerprint": KEY_FINGERPRINT for name in REPOSITORIES},
     }  # fmt: skip
     return NodeSpec.model_validate({**values, **changes})
 
@@ -62,6 +65,8 @@ class Port:
 class Machine:
     """The state behind a ``SimulatedHost``."""
 
+    machine_id: str = "4c1e"
+    product_uuid: str = "2f6c"
     kernels: list[str] = field(default_factory=lambda: [KERNEL])
     running: str = KERNEL
     next_boot: str = KERNEL
@@ -96,26 +101,32 @@ class Machine:
     uptime_s: float = 3600.0
     offered_key: Path = KEY
 
+    unpacked: Counter[str] = field(default_factory=Counter)
+    """How often each package was."""
+    on_configured: dict[str, Callable[[], None]] = field(default_factory=dict)
+    """What other packages' maintainer scripts do, by package."""
+
     # --- what happens -------------------------------------------------------------------------
 
     def install(self, name: str, version: str) -> str | None:
         """Install one package; the message of the one that fails, if it does."""
+        there = self.packages.get(name)
+        if there is not None and (there.version, there.status) == (version, "installed"):
+            return None
+        self.unpack(name, version)
+        return self.configure(name)
+
+    def unpack(self, name: str, version: str) -> None:
+        """The first half: its files are there."""
         held = name in self.packages and self.packages[name].held
-        self.packages[name] = Package(version, held)
+        self.packages[name] = Package(version, held, "unpacked")
+        self.unpacked[name] += 1
         upstream = version.rpartition("-")[0] or version
         if (
             name.startswith("linux-headers-")
             and name.removeprefix("linux-headers-") in self.kernels
         ):
             self.headers.add(name.removeprefix("linux-headers-"))
-        if name == "nvidia-kernel-open-dkms":
-            self.dkms = {upstream: {}}
-            if self.dkms_fails:
-                self.packages[name].status = "half-configured"
-                return "dpkg: error processing package nvidia-kernel-open-dkms (--configure)"
-            for kernel in self.kernels:
-                if kernel in self.headers:
-                    self.build(upstream, kernel)
         if name == "libnvidia-ml1":
             self.library = upstream
         if name == "nvidia-persistenced" and self.persistenced is None:
@@ -123,6 +134,22 @@ class Machine:
                 "ActiveState": "inactive", "UnitFileState": "disabled",
                 "argv": "/usr/bin/nvidia-persistenced --user nvidia-persistenced",
             }  # fmt: skip
+
+    def configure(self, name: str) -> str | None:
+        """The second half: its maintainer scripts have run."""
+        package = self.packages[name]
+        upstream = package.version.rpartition("-")[0] or package.version
+        if name == "nvidia-kernel-open-dkms":
+            self.dkms = {upstream: {}}
+            if self.dkms_fails:
+                package.status = "half-configured"
+                return "dpkg: error processing package nvidia-kernel-open-dkms (--configure)"
+            for kernel in self.kernels:
+                if kernel in self.headers:
+                    self.build(upstream, kernel)
+        package.status = "installed"
+        if configured := self.on_configured.get(name):
+            configured()
         return None
 
     def install_driver(self, version: str) -> None:
@@ -170,9 +197,10 @@ class Machine:
             'ID=debian\nVERSION_ID="13"\nVERSION_CODENAME=trixie\nPRETTY_NAME="Debian GNU/Linux 13"'
         )
 
-    def machine(self) -> str:
+    def machine(self, host: SimulatedHost) -> str:
         return (
-            f"x86_64\nboot\n{self.uptime_s} 1.0\n## machine-id\n4c1e\n## uuid\n2f6c\n"
+            f"x86_64\nboot-{host.boot}\n{self.uptime_s} 1.0\n"
+            f"## machine-id\n{self.machine_id}\n## uuid\n{self.product_uuid}\n"
             "## secure boot\nabsent\n## cgroup\ncgroup2fs\n## size\n2\nMemTotal: 3000000 kB"
         )
 
@@ -349,7 +377,7 @@ def bare(name: str = "gpu01", **changes: Any) -> SimulatedHost:
         for package in (*DRIVER_PACKAGES, f"nvidia-driver-pinning-{version}"):
             state.archive.setdefault(package, []).append(f"{version}-1+sim1")
     plain: dict[str, Callable[[], str]] = {
-        "OsRelease": state.os_release, "Machine": state.machine, "Kernels": state.kernel_list,
+        "OsRelease": state.os_release, "Kernels": state.kernel_list,
         "KernelModules": state.module_list, "PciDevices": state.pci,
         "Packages": state.package_list, "Sysctls": state.sysctl_list, "Swap": state.swap,
         "Infiniband": state.infiniband, "NvidiaDriver": state.driver,
@@ -357,15 +385,24 @@ def bare(name: str = "gpu01", **changes: Any) -> SimulatedHost:
         "Gpus": state.smi,
     }  # fmt: skip
     host.facts = {fact: (lambda h, read=read: full(read())) for fact, read in plain.items()}
-    host.facts |= {"AptSources": state.source_list, "UnattendedUpgrades": state.unattended}
+    host.facts |= {
+        "AptSources": state.source_list, "UnattendedUpgrades": state.unattended,
+        "Machine": state.machine,
+    }  # fmt: skip
     host.on(r"/proc/locks\); do", apt)
+    host.half(r"/proc/locks\); do", half_installed, not_configured, not_held)
     host.on("^modprobe ", modprobe)
+    host.half("^modprobe -a ", lambda h, m, s: state.modprobe(h.log[-1].split()[2]))
     host.on("^sysctl -q -p ", sysctl)
     host.on("^swapoff -a", swapoff)
+    host.half("^swapoff -a", lambda h, m, s: not state.swaps.clear())
     host.on("apt-helper", key)
     host.on("^mv -f (\\S+) (\\S+).disabled$", set_aside)
     host.on("^rm -f (\\S+)$", remove)
     host.on("^systemctl daemon-reload && systemctl enable nvidia-persistenced", persistenced)
+    host.half(
+        "^systemctl daemon-reload && systemctl enable nvidia-persistenced", persistenced_enabled
+    )
     host.on("^udevadm settle", lambda h, match, stdin: True)
     host.on("^update-ca-certificates", bundle)
     return host
@@ -404,8 +441,8 @@ def apt(host: SimulatedHost, match: re.Match[str], stdin: str) -> tuple[bool, st
         elif part["configure"]:
             state.interrupted = False
             for name, package in state.packages.items():
-                if not (state.dkms_fails and name == "nvidia-kernel-open-dkms"):
-                    package.status = "installed"
+                if package.status != "installed":
+                    state.configure(name)
         elif part["hold"]:
             for name in shlex.split(part["hold"]):
                 state.packages[name].held = True
@@ -427,18 +464,69 @@ def apt(host: SimulatedHost, match: re.Match[str], stdin: str) -> tuple[bool, st
     return True, ""
 
 
-def install(state: Machine, arguments: list[str]) -> str | None:
+def chosen(state: Machine, arguments: list[str]) -> dict[str, str] | str:
+    """Versions by package, or why there are none: apt looks at all before it touches one."""
+    found: dict[str, str] = {}
     for argument in arguments:
         if argument == "$half":
             continue  # after a repair that left nothing to install again
         name, _, version = argument.partition("=")
         known = state.archive.get(name, [])
-        chosen = [v for v in known if not version or v == version or v.startswith(version[:-1])]
-        if not chosen:
+        fitting = [v for v in known if not version or v == version or v.startswith(version[:-1])]
+        if not fitting:
             return f"E: Version '{version}' for '{name}' was not found"
-        if problem := state.install(name, chosen[-1]):
-            return problem
-    return None
+        found[name] = fitting[-1]
+    return found
+
+
+def install(state: Machine, arguments: list[str]) -> str | None:
+    versions = chosen(state, arguments)
+    if isinstance(versions, str):
+        return versions
+    problems = [state.install(name, version) for name, version in versions.items()]
+    return next(filter(None, problems), None)
+
+
+def last_install(host: SimulatedHost) -> dict[str, str]:
+    """What the command that is under way is about to install or change, by package."""
+    parts = [part for part in APT.finditer(host.log[-1]) if part["verb"] == "install"]
+    for part in parts[:-1]:
+        install(machine(host), shlex.split(part["names"]))
+    versions = chosen(machine(host), shlex.split(parts[-1]["names"])) if parts else {}
+    assert isinstance(versions, dict), versions
+    packages = machine(host).packages
+    return {
+        name: version
+        for name, version in versions.items()
+        if name not in packages or packages[name].version != version
+    }
+
+
+def half_installed(host: SimulatedHost, match: re.Match[str], stdin: str) -> bool:
+    """dpkg is killed in the middle: some are there, one is being configured."""
+    state, wanted = machine(host), last_install(host)
+    for name in [*wanted][: len(wanted) // 2 + 1]:
+        state.install(name, wanted[name])
+        last = state.packages[name]
+    if wanted:
+        last.status, state.interrupted = "half-configured", True
+    return True
+
+
+def not_configured(host: SimulatedHost, match: re.Match[str], stdin: str) -> bool:
+    """dpkg is killed after it has unpacked them all."""
+    state, wanted = machine(host), last_install(host)
+    for name, version in wanted.items():
+        state.unpack(name, version)
+    state.interrupted = bool(wanted)
+    return True
+
+
+def not_held(host: SimulatedHost, match: re.Match[str], stdin: str) -> bool:
+    """The shell is killed between apt-get and apt-mark."""
+    for name, version in last_install(host).items():
+        machine(host).install(name, version)
+    return True
 
 
 def modprobe(host: SimulatedHost, match: re.Match[str], stdin: str) -> bool:
@@ -492,6 +580,14 @@ def persistenced(host: SimulatedHost, match: re.Match[str], stdin: str) -> bool:
         state.persistenced["argv"] = re.findall(r"ExecStart=(.+)", drop_in.text)[-1]
     state.persistenced |= {"ActiveState": "active", "UnitFileState": "enabled"}
     state.persistence_mode = "--no-persistence-mode" not in state.persistenced["argv"]
+    return True
+
+
+def persistenced_enabled(host: SimulatedHost, match: re.Match[str], stdin: str) -> bool:
+    """Killed between ``enable`` and ``restart``."""
+    state = machine(host)
+    if state.persistenced is not None:
+        state.persistenced |= {"UnitFileState": "enabled"}
     return True
 
 

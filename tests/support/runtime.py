@@ -8,6 +8,7 @@ devices of the layout file, each with a new UUID.
 from __future__ import annotations
 
 import fnmatch
+import functools
 import itertools
 import re
 import time
@@ -24,18 +25,19 @@ import tomli_w
 import yaml
 from pyinfra.api import FunctionCommand, Host, State
 
-from cluster import ClusterError, NodeState, Taint
+from cluster import NodeState
 from cluster.nodes import node_state
 from deploys.phases import mig
 from facts.containerd import CRI_RUNTIME
 from nodespec import NodeSpec
-from operations import boot, containerd, fleet, node
+from operations import boot, containerd, fleet, kubeadm, node
+from operations import device_plugins as plugins
 from operations.report import RUN, Row
 from tests.support import machine as system
-from tests.support.machine import DRIVER, KEY_FINGERPRINT
-from tests.support.simulated_node import SimulatedFile, SimulatedHost, run
+from tests.support.machine import DRIVER
+from tests.support.simulated_cluster import GPU_LOG, SimulatedCluster, connect
+from tests.support.simulated_node import SimulatedFile, SimulatedHost, failed, run
 
-CA = "-----BEGIN CERTIFICATE-----\nT3Vycw==\n-----END CERTIFICATE-----\n"
 OTHER_CA = "-----BEGIN CERTIFICATE-----\nVGhlaXJz\n-----END CERTIFICATE-----\n"
 CONTAINERD = "2.4.2-1~debian.13~trixie"
 TOOLKIT = "1.20.2-1"
@@ -43,10 +45,8 @@ MIRROR = "http://mirror.test:5000"
 
 
 def spec(**changes: Any) -> NodeSpec:
-    """What the tests ask of a host, with *changes*: repositories signed by the tests' own key."""
-    vendors = ("docker", "container_toolkit")
-    keys = {f"{name}_repository_fingerprint": KEY_FINGERPRINT for name in vendors}
-    return system.spec(**{**keys, "registry_mirrors": {"docker.io": MIRROR}, **changes})
+    """What the tests ask of a host, with *changes*."""
+    return system.spec(**{"registry_mirrors": {"docker.io": MIRROR}, **changes})
 
 
 @dataclass
@@ -138,6 +138,22 @@ class Runtime:
         self.service.active, self.service.started_at_s = True, host.now_s + 0.5
         self.restarts += 1
 
+    def configured(self, host: SimulatedHost) -> None:
+        """Docker's package brings a configuration without the CRI, and starts its daemon."""
+        host.files.setdefault(
+            containerd.CONFIG,
+            SimulatedFile('disabled_plugins = ["cri"]\n', changed_at_s=host.now_s),
+        )
+        self.binary_changed_at_s = float(host.now_s)
+        self.service.enabled = True
+        self.start(host)
+
+    def stop(self, host: SimulatedHost, match: re.Match[str], stdin: str) -> bool:
+        """Killed between the stop and the start of ``restart``."""
+        self.daemon_reload(host)
+        self.service.active, self.service.enabled = False, True
+        return True
+
     # --- GPUs ---------------------------------------------------------------------------------
 
     def smi(self, host: SimulatedHost) -> str:
@@ -169,6 +185,9 @@ class Runtime:
         )  # fmt: skip
 
     def refresh_cdi(self, host: SimulatedHost) -> None:
+        """What nvidia-cdi-refresh.service does: when its package is installed, and at boot."""
+        if system.machine(host).loaded is None:
+            return
         names = ["all"]
         for index, gpu in enumerate(self.gpus):
             divided = gpu.mode == "Enabled"
@@ -199,6 +218,13 @@ class Runtime:
             self.refresh_cdi(host)
         return done
 
+    def half_a_layout(self, host: SimulatedHost, match: re.Match[str], stdin: str) -> bool:
+        """The unit is killed: modes are set, and one GPU lacks its last device."""
+        done = self.apply_layout(host)
+        for gpu in self.gpus[:1]:
+            gpu.devices = gpu.devices[:-1]
+        return done
+
     def mig_state(self, host: SimulatedHost) -> str:
         file = host.files.get(mig.UNIT)
         reload = self.mig_unit.text is not None and file and file.text != self.mig_unit.text
@@ -222,8 +248,9 @@ class Runtime:
         self.service.active = False
         if self.service.enabled:
             self.start(host)
-        self.refresh_cdi(host)
-        if self.mig_unit.enabled:
+        if installed(host, "nvidia-container-toolkit-base"):
+            self.refresh_cdi(host)
+        if self.mig_unit.enabled and system.machine(host).loaded:
             self.apply_layout(host)
 
 
@@ -259,6 +286,10 @@ def bare(name: str = "gpu01", *, driver: bool = True, **changes: Any) -> Simulat
     host = system.bare(name, **changes)
     state = Runtime()
     host.values |= {"runtime": state, "on_boot": state.boot}
+    system.machine(host).on_configured |= {
+        "containerd.io": functools.partial(state.configured, host),
+        "nvidia-container-toolkit-base": functools.partial(state.refresh_cdi, host),
+    }
     system.machine(host).archive |= {
         "containerd.io": [CONTAINERD],
         "nvidia-container-toolkit": [TOOLKIT],
@@ -277,13 +308,32 @@ def bare(name: str = "gpu01", *, driver: bool = True, **changes: Any) -> Simulat
         "DiskFree": lambda h: disk_free({"/": 20480, "/boot": 500, "/var": 20480}),
         "Clock": lambda h: f"{time.time():.3f}",
     }
-    host.on(r"/proc/locks\); do", apt)
     host.on(r"^containerd config dump >/dev/null && systemctl enable containerd", restart)
+    host.half(r"^containerd config dump >/dev/null && systemctl enable", state.stop)
     host.on(r"^systemctl restart nvidia-cdi-refresh.service$", refresh)
     host.on(r"^ctr -n rackwright images pull ", prove)
     host.on(r"^systemctl enable rackwright-mig.service$", enable_mig)
+    host.half(r"^systemctl restart rackwright-mig.service ", state.half_a_layout)
     host.on(r"^systemctl restart rackwright-mig.service ", lambda h, m, s: state.apply_layout(h))
     return host
+
+
+def whole(cluster: SimulatedCluster, name: str = "gpu01", **changes: Any) -> SimulatedHost:
+    """A bare host for the whole job, and what its kubelet will be to *cluster*."""
+    if name != "gpu01":
+        changes = {"machine_id": f"id-of-{name}", "product_uuid": f"uuid-of-{name}", **changes}
+    host = bare(name, driver=False, **changes)
+    # MIG strategy "single": devices of one size count as GPUs.
+    host.values["gpus_offered"] = lambda h: {
+        "nvidia.com/gpu": str(sum(max(1, len(gpu.devices)) for gpu in runtime(h).gpus))
+    }
+    host.values["gpu_listed"] = lambda h: (
+        GPU_LOG + ("\n  MIG 1g.5gb     Device  0: (UUID: MIG-1)" * any(
+            gpu.devices for gpu in runtime(h).gpus
+        ))
+    )  # fmt: skip
+    host.moments = cluster.moments
+    return connect(cluster, host)
 
 
 def kubelet(host: SimulatedHost) -> str:
@@ -297,23 +347,6 @@ def kubelet(host: SimulatedHost) -> str:
 def disk_free(mib: dict[str, int]) -> str:
     rows = [f"/dev/vda1 99999 1 {free} 1% {folder}" for folder, free in mib.items()]
     return "\n".join(["Filesystem 1048576-blocks Used Available Capacity Mounted on", *rows])
-
-
-def apt(host: SimulatedHost, match: re.Match[str], stdin: str) -> tuple[bool, str]:
-    """Docker's package brings a configuration without the CRI, and starts its daemon."""
-    packages, state = system.machine(host).packages, runtime(host)
-    before = {name: package.version for name, package in packages.items()}
-    result = system.apt(host, match, stdin)
-    now = packages.get("containerd.io")
-    if now is not None and before.get("containerd.io") != now.version:
-        host.files.setdefault(
-            containerd.CONFIG,
-            SimulatedFile('disabled_plugins = ["cri"]\n', changed_at_s=host.now_s),
-        )
-        state.binary_changed_at_s = float(host.now_s)
-        state.service.enabled = True
-        state.start(host)
-    return result
 
 
 def restart(host: SimulatedHost, match: re.Match[str], stdin: str) -> bool:
@@ -347,58 +380,6 @@ def enable_mig(host: SimulatedHost, match: re.Match[str], stdin: str) -> bool:
     return True
 
 
-@dataclass
-class ClusterAnswers:
-    """What the phases ask of the Kubernetes API, with the answers that a test wants."""
-
-    ca_pem: bytes = CA.encode()
-    version: str = "1.36.3"
-    ahead_s: float = 0.0
-    """How far its clock is ahead of ours."""
-    operator: str | None = None
-    rights: list[str] = field(default_factory=list)
-    """Those that are missing."""
-    nodes: dict[str, NodeState] = field(default_factory=dict)
-    problem: str | None = None
-    """What every question is answered with, if it fails."""
-    log: list[str] = field(default_factory=list)
-    """What was changed in it."""
-
-    def ask(self) -> None:
-        if self.problem:
-            raise ClusterError(self.problem)
-
-    def server_version(self) -> str:
-        self.ask()
-        return self.version
-
-    def server_time(self) -> datetime:
-        self.ask()
-        return datetime.fromtimestamp(int(time.time() + self.ahead_s), UTC)
-
-    def operator_in_charge(self) -> str | None:
-        self.ask()
-        return self.operator
-
-    def missing_rights(self, namespace: str) -> list[str]:
-        self.ask()
-        return self.rights
-
-    def node(self, name: str) -> NodeState | None:
-        self.ask()
-        return self.nodes.get(name)
-
-    def taint(self, name: str, taint: Taint) -> bool:
-        self.ask()
-        self.log.append(f"taint {name} {taint}")
-        return True
-
-    def set_condition(self, name: str, type: str, status: str, reason: str, message: str) -> bool:
-        self.ask()
-        self.log.append(f"{type} {name} {status} {reason}: {message}")
-        return True
-
-
 def open_node(
     name: str = "gpu01", machine_id: str = "4c1e", ready: str = "True", **spec: Any
 ) -> NodeState:
@@ -422,10 +403,16 @@ class Engine:
     """Runs of the node operation, one after another, over simulated hosts and one cluster."""
 
     monkeypatch: pytest.MonkeyPatch
-    cluster: ClusterAnswers = field(default_factory=ClusterAnswers)
+    cluster: SimulatedCluster = field(default_factory=SimulatedCluster)
+    failed: set[str] = field(default_factory=set)
+    """Hosts that have failed in the last run: with any, its exit code is not 0."""
 
     def converge(
-        self, hosts: SimulatedHost | Sequence[SimulatedHost], *phases: ModuleType, **changes: Any
+        self,
+        hosts: SimulatedHost | Sequence[SimulatedHost],
+        *phases: ModuleType,
+        dry: bool = False,
+        **changes: Any,
     ) -> Row:
         """One run: the first host's row. What the hosts knew of each other is forgotten before."""
         hosts = [hosts] if isinstance(hosts, SimulatedHost) else list(hosts)
@@ -433,14 +420,23 @@ class Engine:
         self.monkeypatch.setattr(node, "specs", lambda: specs)
         self.monkeypatch.setattr(node.Cluster, "connect", lambda kubeconfig: self.cluster)
         self.monkeypatch.setattr(fleet, "_identities", {})
-        run(hosts, {}, lambda: node.converge(name="Converge", phases=list(phases)))
+        state = run(
+            hosts, {}, lambda: node.converge(name="Converge", phases=list(phases)),
+            yes=not dry, dry=dry,
+        )  # fmt: skip
+        self.failed = failed(state)
         return RUN.rows[hosts[0].name]
 
 
 def make_engine(monkeypatch: pytest.MonkeyPatch, folder: Path) -> Engine:
     monkeypatch.setattr(RUN, "rows", {})
     monkeypatch.setattr(RUN, "folder", folder)
-    monkeypatch.setattr(boot, "RETRY_S", 0)
+    for module, name, seconds in (
+        (boot, "RETRY_S", 0), (kubeadm, "POLL_S", 0), (kubeadm, "REPAIR_AFTER_S", 0.01),
+        (kubeadm, "READY_TIMEOUT_S", 0.05), (kubeadm, "GONE_TIMEOUT_S", 0.02),
+        (plugins, "POLL_S", 0), (plugins, "REPAIR_AFTER_S", 0.01), (plugins, "TIMEOUT_S", 0.05),
+    ):  # fmt: skip
+        monkeypatch.setattr(module, name, seconds)
 
     def taken(state: State, host: Host) -> bool:
         return True

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import re
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -33,9 +34,10 @@ from cluster import (
 )
 from facts.kubernetes import BOOTSTRAP_CONF
 from operations.kubeadm import JOIN_FILE
-from tests.support.simulated_node import SimulatedHost
+from tests.support.simulated_node import Moments, SimulatedHost
 
 VERSION = "1.36.3"
+CA = "-----BEGIN CERTIFICATE-----\nT3Vycw==\n-----END CERTIFICATE-----\n"
 CA_HASH = "sha256:" + "ab" * 32
 EMPTY = NodeState(
     name="", uid="", ready=False, ready_reason="NeverReported", ready_message="no word yet",
@@ -67,6 +69,10 @@ class Kubelet:
     """Of its own flags: put on a Node object that it makes, not on one that is there."""
     version: str = VERSION
     """Of the process that runs."""
+    token: str = ""
+    """In its bootstrap credentials."""
+    endpoint: str = ""
+    joins: int = 0
 
     def read(self) -> str:
         server = f"server: {self.api_server}" if self.api_server else "absent"
@@ -111,22 +117,57 @@ class SimulatedCluster:
     probe_results: dict[str, dict[str, Any]] = field(default_factory=dict)
     fails: set[str] = field(default_factory=set)
     """Names of methods that the API refuses."""
+    problem: str = ""
+    """What every question is answered with, if it fails."""
+    version: str = VERSION
+    ahead_s: float = 0.0
+    """How far its clock is ahead of ours."""
+    operator: str | None = None
+    """Another manager of GPUs."""
+    rights: list[str] = field(default_factory=list)
+    """Those that are missing."""
     probe_runs: list[bool] = field(default_factory=list)
     """Whether the node was closed while its pods ran."""
 
-    ca_pem = b"PEM"
+    moments: Moments | None = None
+
+    ca_pem = CA.encode()
 
     def _change(self, what: str, name: str = "") -> None:
-        host = self.hosts.get(name) or next(iter(self.hosts.values()))
-        if host.cut_after is not None:
+        host = self.hosts.get(name) or next(iter(self.hosts.values()), None)
+        if host is not None and host.cut_after is not None:
             if host.cut_after == 0:
                 raise Dead(f"killed before: {what}")
             host.cut_after -= 1
+        if self.moments is not None:
+            self.moments.pass_one(what)
         self.log.append(what)
 
     def _ask(self, method: str) -> None:
+        if self.moments is not None:
+            self.moments.pass_one(f"ask {method}")
+        if self.problem:
+            raise ClusterError(self.problem)
         if method in self.fails:
             raise ClusterError(f"kubernetes api: want {method}, have 503; look at the API server")
+
+    # --- the cluster as a whole ---------------------------------------------------------------
+
+    def server_version(self) -> str:
+        self._ask("server_version")
+        return self.version
+
+    def server_time(self) -> datetime:
+        self._ask("server_time")
+        return datetime.fromtimestamp(int(time.time() + self.ahead_s), UTC)
+
+    def operator_in_charge(self) -> str | None:
+        self._ask("operator_in_charge")
+        return self.operator
+
+    def missing_rights(self, namespace: str) -> list[str]:
+        self._ask("missing_rights")
+        return self.rights
 
     # --- nodes --------------------------------------------------------------------------------
 
@@ -226,7 +267,8 @@ class SimulatedCluster:
         self.closed_at_start.append(node.closed)
         self.nodes[name] = replace(
             node, ready=not reason, ready_reason=reason or "KubeletReady", ready_message=message,
-            kubelet_version=f"v{kubelet.version}", machine_id="4c1e", boot_id="boot",
+            kubelet_version=f"v{kubelet.version}", boot_id=f"boot-{host.boot}",
+            machine_id=host.values["machine"].machine_id,
             allocatable={**node.allocatable, "cpu": "2"},
         )  # fmt: skip
         self._reconcile()
@@ -291,6 +333,7 @@ class SimulatedCluster:
         if name == "nvidia-device-plugin":
             assert yaml.safe_load(host.files[path].text)["flags"]["failOnInitError"]
             offered = host.values.get("gpus_offered", {"nvidia.com/gpu": "2"})
+            offered = offered(host) if callable(offered) else offered
         else:
             (entry,) = json.loads(host.files[path].text)["configList"]
             offered = {f"{entry['resourcePrefix']}/{entry['resourceName']}": entry["rdmaHcaMax"]}
@@ -319,8 +362,10 @@ class SimulatedCluster:
     def _result(self, entry: PodState) -> ProbeResult:
         kind = entry.labels[PROBE_LABEL]
         gpu, rdma = kind == "gpu", kind == "rdma"
+        host = self.hosts[entry.node]
+        listed = host.values.get("gpu_listed", lambda h: GPU_LOG)(host)
         log = "\n".join(
-            ["## visible", "## nvidia-smi", GPU_LOG if gpu else "sh: nvidia-smi: not found",
+            ["## visible", "## nvidia-smi", listed if gpu else "sh: nvidia-smi: not found",
              "## nvidia-smi-exit", "0" if gpu else "127", "## gpu-files",
              *(["/dev/nvidia0"] if gpu else []), "## rdma-files",
              *(["/dev/infiniband/uverbs0", "/dev/infiniband/rdma_cm"] if rdma else []),
@@ -361,35 +406,79 @@ def connect(cluster: SimulatedCluster, host: SimulatedHost) -> SimulatedHost:
     """Give *host* what kubeadm and a kubelet do; the newest description of a command wins."""
     cluster.hosts[host.name] = host
     kubelet = host.values.setdefault("kubelet", Kubelet())
+    archive = host.values["machine"].archive
+    archive |= {"kubelet": ["1.36.2-1.1", "1.36.3-1.1"], "kubeadm": ["1.36.3-1.1"]}
+    archive |= {"cri-tools": ["1.36.0-1.1"], "kubernetes-cni": ["1.7.1-1.1"]}
+    archive |= {name: ["1.0-1"] for name in ("conntrack", "ethtool", "iptables", "socat")}
     host.facts["Kubelet"] = lambda h: h.values["kubelet"].read()
 
-    def join(h: SimulatedHost, match: re.Match[str], stdin: str) -> tuple[bool, str]:
-        file = h.files.pop(JOIN_FILE, None)
-        if file is None or kubelet.api_server or kubelet.bootstrapping:
-            return False, "[ERROR FileAvailable--etc-kubernetes-kubelet.conf]: already exists"
+    def begin(h: SimulatedHost) -> str | None:
+        """What kubeadm does before the kubelet has credentials of its own; the token."""
+        file = h.files[JOIN_FILE]
         assert file.mode == "0600"
         config = yaml.safe_load(file.text)
         assert config["discovery"]["bootstrapToken"]["caCertHashes"] == [CA_HASH]
-        token = config["discovery"]["bootstrapToken"]["token"]
+        token: str = config["discovery"]["bootstrapToken"]["token"]
         if token not in cluster.tokens.values():
-            return False, "error: the token id is invalid for this cluster or it has expired"
-        if (there := cluster.nodes.get(h.name)) and there.ready:
-            return False, 'error: a Node with name "x" and status "Ready" already exists'
+            return None
         kubelet.ca = kubelet.bootstrapping = True
-        if cluster.join_fails:
-            return False, f"{cluster.join_fails} {token}"
-        kubelet.bootstrapping = False
-        kubelet.api_server = f"https://{config['discovery']['bootstrapToken']['apiServerEndpoint']}"
         kubelet.taints = tuple(
             Taint(t["key"], t.get("value", ""), t["effect"])
             for t in config["nodeRegistration"]["taints"]
         )
+        kubelet.token = token
+        kubelet.endpoint = config["discovery"]["bootstrapToken"]["apiServerEndpoint"]
+        return token
+
+    def finish(h: SimulatedHost) -> None:
+        """The kubelet changes its token for credentials and registers, with kubeadm or alone."""
+        kubelet.api_server = f"https://{kubelet.endpoint}"
+        kubelet.joins += 1
         cluster.start(h)
+
+    def join(h: SimulatedHost, match: re.Match[str], stdin: str) -> tuple[bool, str]:
+        if JOIN_FILE not in h.files or kubelet.api_server or kubelet.bootstrapping:
+            return False, "[ERROR FileAvailable--etc-kubernetes-kubelet.conf]: already exists"
+        if (there := cluster.nodes.get(h.name)) and there.ready:
+            return False, 'error: a Node with name "x" and status "Ready" already exists'
+        token = begin(h)
+        h.files.pop(JOIN_FILE)
+        if token is None:
+            return False, "error: the token id is invalid for this cluster or it has expired"
+        if cluster.join_fails:
+            return False, f"{cluster.join_fails} {token}"
+        kubelet.bootstrapping = False
+        finish(h)
         return True, ""
+
+    def half_join(h: SimulatedHost, match: re.Match[str], stdin: str) -> bool:
+        """kubeadm is killed before its kubelet has got anywhere; at a boot that may go on."""
+        return begin(h) is not None
+
+    def join_alone(h: SimulatedHost, match: re.Match[str], stdin: str) -> bool:
+        """kubeadm is killed while its kubelet gets there: nobody tidies up."""
+        begin(h)
+        finish(h)
+        return True
+
+    before = host.values["on_boot"]
+
+    def boot(h: SimulatedHost) -> None:
+        before(h)
+        kubelet.active = False
+        if not kubelet.enabled or "kubelet" not in h.values["machine"].packages:
+            return
+        if kubelet.bootstrapping and not kubelet.api_server:
+            if kubelet.token in cluster.tokens.values():
+                finish(h)
+        else:
+            cluster.start(h)
+
+    host.values["on_boot"] = boot
 
     def reset(h: SimulatedHost, match: re.Match[str], stdin: str) -> bool:
         kubelet.ca = kubelet.bootstrapping = kubelet.active = False
-        kubelet.api_server = None
+        kubelet.api_server, kubelet.token = None, ""
         h.files.pop(JOIN_FILE, None)
         return True
 
@@ -409,6 +498,7 @@ def connect(cluster: SimulatedCluster, host: SimulatedHost) -> SimulatedHost:
         return True
 
     host.on(r"kubeadm join --config", join)
+    host.half(r"kubeadm join --config", half_join, join_alone)
     host.on(r"kubeadm reset -f", reset)
     host.on(r"^systemctl enable (--now )?kubelet\.service$", enable)
     host.on(r"^systemctl daemon-reload && systemctl restart kubelet\.service$", restart)

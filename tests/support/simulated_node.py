@@ -7,6 +7,7 @@ nobody has described fails: a test never passes by being ignored.
 from __future__ import annotations
 
 import base64
+import functools
 import hashlib
 import re
 import shlex
@@ -15,6 +16,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+from gevent import GreenletExit
 from pyinfra.api import Config, Inventory, State
 from pyinfra.api.connect import connect_all, disconnect_all
 from pyinfra.api.exceptions import ConnectError, PyinfraError
@@ -27,6 +29,36 @@ from pyinfra.context import ctx_host, ctx_inventory, ctx_state
 from facts.snapshot import MARK
 
 Handler = Callable[["SimulatedHost", re.Match[str], str], "str | bool | tuple[bool, str]"]
+
+
+class Killed(GreenletExit):
+    """``kill -9`` of the operator's process: no handler sees it, and nothing more is sent."""
+
+
+@dataclass
+class Moments:
+    """Every command and every call of the API, in order; and the one at which the run dies."""
+
+    log: list[str] = field(default_factory=list)
+    die_at: int | None = None
+    way: int | None = None
+    """How the command that is under way then ends, if it can end half-way; ``None``: it was never
+    sent. (One that ended well, and nobody heard of it, is the next moment never sent.)"""
+    dead: bool = False
+    watch: Callable[[], None] = lambda: None
+    """Called before each."""
+
+    def pass_one(self, what: str, halves: Sequence[Callable[[], object]] = ()) -> None:
+        if self.dead:
+            raise Killed
+        self.watch()
+        if len(self.log) == self.die_at:
+            self.dead = True
+            if self.way is not None and halves:
+                self.log.append(what)
+                halves[self.way % len(halves)]()
+            raise Killed
+        self.log.append(what)
 
 
 @dataclass
@@ -57,11 +89,18 @@ class SimulatedHost:
     """How many connection attempts fail before it answers again."""
     cut_after: int | None = None
     """The operator's process dies after this many changing commands: everything after fails."""
+    halves: list[tuple[re.Pattern[str], Handler]] = field(default_factory=list)
+    """Ways in which a command stops half-way, of which there may be several for one command."""
+    moments: Moments | None = None
     locked_by: str | None = None
 
     def on(self, pattern: str, handler: Handler) -> None:
         """Describe a command. The newest description wins."""
         self.commands.insert(0, (re.compile(pattern, re.DOTALL), handler))
+
+    def half(self, pattern: str, *handlers: Handler) -> None:
+        """Describe how a command stops half-way."""
+        self.halves += [(re.compile(pattern, re.DOTALL), handler) for handler in handlers]
 
     @property
     def changes(self) -> list[str]:
@@ -111,6 +150,13 @@ def answer(machine: SimulatedHost, command: str, stdin: str) -> tuple[bool, str]
     machine.log.append(command)
     machine.stdin.append(stdin)
     machine.now_s += 1
+    if machine.moments is not None:
+        halves = [
+            functools.partial(handler, machine, match, stdin)
+            for pattern, handler in machine.halves
+            if (match := pattern.search(command))
+        ]
+        machine.moments.pass_one(command, halves)
     if MARK in command:
         return True, snapshot(machine, command)
     if "rackwright.lock" in command:
@@ -122,11 +168,8 @@ def answer(machine: SimulatedHost, command: str, stdin: str) -> tuple[bool, str]
             return False, "connection lost"
         machine.cut_after -= 1
     if "systemctl reboot" in command and "nohup" in command:
-        machine.boot += 1
         machine.down_for = 1
-        on_boot = machine.values.get("on_boot")
-        if on_boot:
-            on_boot(machine)
+        boot(machine)
         return True, ""
     written = re.match(
         r"umask 077 && mkdir -p -m 0755 \S+ && t=\$\(mktemp (\S+)\.XXXXXX\) && "
@@ -149,6 +192,13 @@ def answer(machine: SimulatedHost, command: str, stdin: str) -> tuple[bool, str]
                 return result
             return (result, "") if isinstance(result, bool) else (True, result)
     return False, f"simulated host: nobody described this command: {command}"
+
+
+def boot(machine: SimulatedHost) -> None:
+    """The host starts again, asked to or after a loss of power."""
+    machine.boot += 1
+    if on_boot := machine.values.get("on_boot"):
+        on_boot(machine)
 
 
 def lock(machine: SimulatedHost, command: str) -> tuple[bool, str]:
