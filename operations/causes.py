@@ -1,0 +1,119 @@
+"""Why a command failed, out of what it printed: the reason in a clause, and what to do about it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+# packages: want apt's locks free, have pid 412 hold one for 900 s; wait for it, or look at it
+SENTENCE = re.compile(r"^[a-z][\w .-]*: want .+, have .+; .+")
+
+
+@dataclass(frozen=True, slots=True)
+class Cause:
+    """A reason in a tool's own words, and the remedy that the tool does not tell."""
+
+    words: re.Pattern[str]
+    have: str
+    """The clause; what ``words`` has caught is filled in."""
+    remedy: str | None
+    """``None``: the step's own."""
+
+
+# Source of the words: apt 2.6 and 3.0 (apt-pkg, methods), with gpgv and with sqv 1.3; dpkg 1.21;
+# kmod 30; strerror(3); GCC's and make's diagnostics (all observed on Debian 12 and 13).
+# The first that is found counts: a full disk makes everything else fail too.
+ON_THE_HOST = tuple(
+    Cause(re.compile(words, re.MULTILINE), have, remedy)
+    for words, have, remedy in (
+        (
+            r"No space left on device|You don't have enough free space in",
+            "no space left on a disk",
+            "make room (`df -h`, `df -i` on the host), then run again",
+        ),
+        (
+            r"Read-only file system",
+            "a file system that is read-only",
+            "read `dmesg` on the host: a disk with errors is mounted so",
+        ),
+        (r"^\d+:(?P<error>.*(?:error:|No rule|unrecognized).*)$", "{error}", None),
+        (r"^modprobe: (?:ERROR|FATAL): (?P<error>.*)$", "{error}", None),
+        (r"^dpkg: error:? *(?P<error>.*)$", "{error}", None),
+    )
+)
+FETCHING = tuple(
+    Cause(re.compile(words, re.MULTILINE), have, remedy)
+    for words, have, remedy in (
+        (
+            r"(?:verification failed|GPG error): (?P<url>\S+).*?(?:EXPKEYSIG|Expired on)",
+            "{url} signed with a key that has expired",
+            "put the key that its vendor has renewed into its keyring, then run again",
+        ),
+        (
+            r"(?:verification failed|GPG error): (?P<url>\S+).*?(?:NO_PUBKEY|Missing key) "
+            r"(?P<key>\w+)",
+            "{url} signed with another key, {key}",
+            "ask its vendor which key is right, then put that into its keyring",
+        ),
+        (
+            r"(?:verification failed|GPG error): (?P<url>\S+)",
+            "{url} with a signature that apt rejects",
+            "compare its key with the one that the vendor publishes",
+        ),
+        (
+            r"(?:Could not resolve|Temporary failure resolving|Something wicked happened resolving)"
+            r" '(?P<name>[^']+)'",
+            "no address for {name}",
+            "mend the host's name resolution (/etc/resolv.conf, and the servers in it)",
+        ),
+        (
+            r"(?:Unable to connect to|Could not connect to) (?P<where>[\w.:\[\]-]*[\w\]])",
+            "no connection to {where}",
+            "look at the network, the firewall and the proxy between it and the host",
+        ),
+        (
+            r"^[EW]: Failed to fetch (?P<url>\S+)\s+(?P<why>.*?)(?: \[IP: .*)?$",
+            "{why} for {url}",
+            "look at that repository, and at the way to it",
+        ),
+    )
+)
+APT = re.compile(r"^E: (?!Sub-process|Download Failed)(?P<error>.*)$", re.MULTILINE)
+"""apt's own conclusion: often what follows from the reason, not the reason."""
+
+
+def cause(lines: Sequence[str], remedy: str) -> tuple[str, str]:
+    """
+    Reason and remedy for a command that printed *lines* and failed.
+
+    + remedy: for a reason that is not among those known
+    """
+    said = [line.strip() for line in lines if line.strip()]
+    text = "\n".join(said)
+    if found := _first(ON_THE_HOST, text):
+        return found[0], found[1] or remedy
+    concluded = APT.search(text)
+    if found := _first(FETCHING, text):
+        # A repository that cannot be had need not be the one that matters: both are told.
+        after = f" ({concluded['error']})" if concluded and found[0] not in concluded[0] else ""
+        return found[0] + after, found[1] or remedy
+    if concluded:
+        return concluded["error"], remedy
+    return (said[-1] if said else "a command that failed without a word"), remedy
+
+
+def _first(causes: Sequence[Cause], text: str) -> tuple[str, str | None] | None:
+    for known in causes:
+        if match := known.words.search(text):
+            return known.have.format(**match.groupdict()).strip(), known.remedy
+    return None
+
+
+def sentence(component: str, want: str, lines: Sequence[str], remedy: str) -> str:
+    """The one sentence for a command that printed *lines* and failed: its own, if it has one."""
+    for line in lines:
+        if SENTENCE.match(line.strip()):
+            return line.strip()
+    have, what_to_do = cause(lines, remedy)
+    return f"{component}: want {want}, have {have}; {what_to_do}"
