@@ -33,6 +33,7 @@ from cluster import Cluster
 from facts.files import Files
 from facts.snapshot import MARK, Readings, parse_snapshot, registered
 from nodespec import NodeSpec, read_all
+from nodespec.problems import report
 from nodespec.reading import merged
 from operations import kubeadm, lock
 from operations.have import Have
@@ -109,6 +110,8 @@ class Bundle:
     state: State | None = None
     specs: Mapping[str, NodeSpec] = field(default_factory=dict)
     """Of the hosts whose inventory data have no problem."""
+    inventory: list[str] = field(default_factory=list)
+    """Its problems."""
     missing: dict[str, dict[str, str]] = field(default_factory=dict)
     """What could not be had, and why, by host and item."""
 
@@ -119,7 +122,8 @@ class Bundle:
             self.folder.mkdir(parents=True, mode=0o700)
             self.state = state
             data = {host.name: merged(host) for host in state.inventory}
-            self.specs, _ = read_all(data, local_files=False)
+            self.specs, problems = read_all(data, local_files=False)
+            self.inventory = report(problems)
             atexit.register(self.close)
         return self.folder
 
@@ -135,6 +139,7 @@ class Bundle:
         write_json(folder / "bundle.json", {
             "rackwright": revision(), "python": platform.python_version(),
             "system": platform.platform(), "could_not_be_had": self.missing,
+            "problems_of_the_inventory": self.inventory,
             "libraries": {d.name: d.version for d in distributions()},
         })  # fmt: skip
         for run in sorted((p for p in RUNS.glob("2*") if p.is_dir()), reverse=True)[:RUNS_KEPT]:
@@ -218,7 +223,7 @@ def of_host(state: State, host: Host, phases: tuple[ModuleType, ...]) -> bool:
         except Exception as error:
             missing["cluster"] = str(error)
     else:
-        missing["spec.json"] = "the inventory has problems: python -m nodespec check INVENTORY"
+        missing["spec.json"] = "the inventory has problems: bundle.json tells them"
 
     readings = read(asking, folder, files, api_server)
     for path, file in (readings.known(Files) or {}).items():
