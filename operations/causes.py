@@ -79,7 +79,10 @@ FETCHING = tuple(
         ),
     )
 )
-APT = re.compile(r"^E: (?!Sub-process|Download Failed)(?P<error>.*)$", re.MULTILINE)
+APT = re.compile(
+    r"^E: (?!Sub-process|Download Failed|The repository|Failed to fetch)(?P<error>.*)$",
+    re.MULTILINE,
+)
 """apt's own conclusion: often what follows from the reason, not the reason."""
 
 
@@ -96,7 +99,7 @@ def cause(lines: Sequence[str], remedy: str) -> tuple[str, str]:
     concluded = APT.search(text)
     if found := _first(FETCHING, text):
         # A repository that cannot be had need not be the one that matters: both are told.
-        after = f" ({concluded['error']})" if concluded and found[0] not in concluded[0] else ""
+        after = f" ({concluded['error']})" if concluded else ""
         return found[0] + after, found[1] or remedy
     if concluded:
         return concluded["error"], remedy

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from types import SimpleNamespace
 
 import pytest
+from paramiko import SSHException
 from pyinfra.api import FactBase, StringCommand
 from pyinfra.api.exceptions import FactProcessError
 
@@ -212,6 +213,30 @@ def test_a_step_that_does_not_take_fails_with_want_and_have(specs):
     host.on("^modprobe thing$", lambda h, m, s: True)
     assert failed(converge(host)) == {"gpu01"}
     assert "want 1.0, have none after: load the module" in RUN.rows["gpu01"].problems[0]
+
+
+def test_a_command_that_fails_says_why_with_the_steps_want_and_remedy(specs):
+    host = bare("gpu01")
+    host.on("^modprobe thing$", lambda h, m, s: (False, "modprobe: ERROR: no such thing"))
+    assert failed(converge(host)) == {"gpu01"}
+    assert RUN.rows["gpu01"].problems == [
+        "driver: want 1.0, have no such thing; look at the host, then run again"
+    ]
+    assert RUN.rows["gpu01"].phases["driver"] == "failed"
+
+
+@pytest.mark.parametrize("error", [TimeoutError(), SSHException("keepalive"), OSError("reset")])
+def test_a_connection_that_is_lost_is_told_as_such(specs, error):
+    host, other = bare("gpu01"), bare("gpu02")
+
+    def lose(h, match, stdin):
+        raise error
+
+    host.on("^modprobe thing$", lose)
+    assert failed(converge(host, other)) == {"gpu01"}
+    (problem,) = RUN.rows["gpu01"].problems
+    assert problem.startswith("driver: want 1.0, have the connection lost on the way")
+    assert RUN.rows["gpu02"].state == "done"
 
 
 def test_a_bug_in_a_phase_fails_its_host_alone(specs):
