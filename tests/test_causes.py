@@ -9,8 +9,8 @@ from operations.causes import sentence
 REPOSITORY = "http://mirror.example.org/cuda/repos/debian13/x86_64"
 SQV = (
     f"W: OpenPGP signature verification failed: {REPOSITORY} ./ InRelease: Sub-process "
-    "/usr/bin/sqv returned an error code (1), error message is: Signing key on 2E502069DA7B is bad:            "
-    "The primary key is not live   because: Expired on 2026-11-30T16:52:39Z"
+    "/usr/bin/sqv returned an error code (1), error message is: Signing key on 2E502069DA7B is bad:  "
+    "          The primary key is not live   because: Expired on 2026-11-30T16:52:39Z"
 )
 GPGV = (
     f"W: GPG error: {REPOSITORY}  InRelease: The following signatures were invalid: EXPKEYSIG "
