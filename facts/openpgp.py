@@ -1,7 +1,7 @@
 """OpenPGP certificates, as far as one has to look into a key before trusting it: whose key is this?
 
-Source: RFC 4880, sections 4.2 (packet headers), 5.5.2 (public-key packets), 6.2 (ASCII armour) and
-12.2 (fingerprints), and RFC 9580 for version 6 (read 2026-11-30).
+Source: RFC 4880, sections 4.2 (packet headers), 5.2.3 (signatures), 5.5.2 (public-key packets),
+6.2 (ASCII armour) and 12.2 (fingerprints), and RFC 9580 for version 6 (read 2026-11-30).
 """
 
 from __future__ import annotations
@@ -14,9 +14,10 @@ from collections.abc import Iterator
 BEGIN = "-----BEGIN PGP PUBLIC KEY BLOCK-----"
 END = "-----END PGP PUBLIC KEY BLOCK-----"
 
+SIGNATURE = 2
 PUBLIC_KEY = 6
 OF_A_CERTIFICATE = {
-    2: "signature", PUBLIC_KEY: "public key", 10: "marker", 12: "trust", 13: "user id",
+    SIGNATURE: "signature", PUBLIC_KEY: "public key", 10: "marker", 12: "trust", 13: "user id",
     14: "public subkey", 17: "user attribute",
 }  # fmt: skip
 """Packets that may be in a file of public keys. Anything else is not what was asked for."""
@@ -138,3 +139,52 @@ def fingerprints(data: bytes) -> tuple[str, ...]:
     if not found:
         raise NotAKey("no public key")
     return tuple(found)
+
+
+CERTIFICATIONS = (0x10, 0x11, 0x12, 0x13)
+"""Types of signatures on a user id: where the key itself says when it expires."""
+CREATED, KEY_EXPIRES, ISSUER, ISSUER_FINGERPRINT = 2, 9, 16, 33
+"""Types of a signature's subpackets."""
+
+
+def expires_at_s(data: bytes) -> int | None:
+    """
+    When the first key of a key file expires, in seconds since 1970; ``None`` if it never does.
+
+    What the key's newest signature on a user id of its own says. Nobody has checked that signature:
+    this is a hint to fetch the key anew, not for trust.
+    """
+    (fingerprint, *_) = fingerprints(data)
+    made_at = lifetime = newest = 0
+    for tag, body in packets(dearmoured(data)):
+        if tag == PUBLIC_KEY and made_at:
+            break  # a second key
+        if tag == PUBLIC_KEY:
+            made_at = int.from_bytes(body[1:5], "big")
+        elif tag == SIGNATURE and body[:1] == b"\x04" and body[1] in CERTIFICATIONS:
+            size = int.from_bytes(body[4:6], "big")
+            hashed = dict(_subpackets(body[6 : 6 + size]))
+            unhashed = int.from_bytes(body[6 + size : 8 + size], "big")
+            issuers = hashed | dict(_subpackets(body[8 + size : 8 + size + unhashed]))
+            key_id = issuers.get(ISSUER) or issuers.get(ISSUER_FINGERPRINT, b"")[-8:]
+            created = int.from_bytes(hashed.get(CREATED, b""), "big")
+            if key_id.hex().upper() == fingerprint[-16:] and created >= newest:
+                newest, lifetime = created, int.from_bytes(hashed.get(KEY_EXPIRES, b""), "big")
+    return made_at + lifetime if lifetime else None
+
+
+def _subpackets(data: bytes) -> Iterator[tuple[int, bytes]]:
+    """Type and content of each, without the bit that says that it is critical."""
+    at = 0
+    while at < len(data):
+        first = data[at]
+        if first < 192:
+            size, at = first, at + 1
+        elif first < 255:
+            size, at = ((first - 192) << 8) + data[at + 1] + 192, at + 2
+        else:
+            size, at = int.from_bytes(data[at + 1 : at + 5], "big"), at + 5
+        if size < 1 or at + size > len(data):
+            raise NotAKey("a signature that is cut off")
+        yield data[at] & 0x7F, data[at + 1 : at + size]
+        at += size

@@ -48,7 +48,8 @@ FETCHING = tuple(
         (
             r"(?:verification failed|GPG error): (?P<url>\S+).*?(?:EXPKEYSIG|Expired on)",
             "{url} signed with a key that has expired",
-            "put the key that its vendor has renewed into its keyring, then run again",
+            "its vendor has to renew it: run again then; a keyring that is not ours needs the "
+            "renewed key put into it",
         ),
         (
             r"(?:verification failed|GPG error): (?P<url>\S+).*?(?:NO_PUBKEY|Missing key) "

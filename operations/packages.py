@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pyinfra.api import StringCommand
 
 from facts.packages import LOCKS, Packages, PackagesState
+from operations import repositories
 from operations.have import Have
 from operations.step import Commands, Step
 
@@ -94,6 +95,7 @@ def installed(
         if only_holds:
             yield command(f"apt-mark hold {words(wants)}")
             return
+        yield from repositories.renewals(have)
         arguments = words(argument(name, want) for name, want in wants.items())
         half = {name for name in wants if name in packages.broken}
         yield command(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import binascii
 import shlex
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -13,7 +14,7 @@ from pyinfra.api.host import Host
 from pyinfra.api.state import State
 
 from facts.files import Files, FileState
-from facts.openpgp import NotAKey, armoured, dearmoured, fingerprints
+from facts.openpgp import NotAKey, armoured, dearmoured, expires_at_s, fingerprints
 from facts.os import OsRelease, OsReleaseState
 from facts.packages import Packages
 from facts.repositories import AptSource, AptSources, source_key
@@ -200,6 +201,33 @@ def key_in(file: FileState | None) -> tuple[str, ...]:
         return ()
 
 
+def renewals(have: Have) -> Commands:
+    """
+    Commands that fetch anew each key of ours that has expired: apt is about to need one of them.
+
+    Its vendor may have renewed it: the same key, by its fingerprint, with another expiry. If not,
+    apt says whether it matters, so it is not said here.
+    """
+    now, architecture = have[Files], have[Packages].architecture
+    if architecture is None:
+        return
+    for name in (*LAYOUTS, "debian"):
+        file = now.get(keyring_path(name))
+        if file is None or not expired((file.text or "").encode()):
+            continue
+        want = repository(name, have.spec, have[OsRelease], architecture)
+        if want.fingerprint is not None and key_in(file) == (want.fingerprint,):
+            yield FunctionCommand(renew_key, (want,), {})
+
+
+def expired(key: bytes) -> bool:
+    try:
+        at_s = expires_at_s(key)
+    except NotAKey:
+        return False
+    return at_s is not None and at_s <= time.time()
+
+
 def checked_key(data: bytes, want: Repository) -> str:
     """
     Return a downloaded key in the form that apt takes, if it is the one that is asked for.
@@ -214,6 +242,35 @@ def checked_key(data: bytes, want: Repository) -> str:
 
 def fetch_key(state: State, host: Host, want: Repository) -> bool:
     """Download the key on the host, judge it here, and only then let apt see it."""
+    text = downloaded(host, want)
+    if isinstance(text, Problem):
+        tell(host, text.sentence)
+        return False
+    return _keep(host, want, text)
+
+
+def renew_key(state: State, host: Host, want: Repository) -> bool:
+    """As ``fetch_key``, for a key that is there already: the old one stays if there is no newer."""
+    text = downloaded(host, want)
+    if isinstance(text, Problem):
+        host.log(text.sentence)
+    elif expired(text.encode()):
+        host.log(
+            f"{want.name} repository: its key has expired, and so has the one at {want.key_url}"
+        )
+    else:
+        host.log(f"{want.name} repository: its key had expired, and was renewed by the vendor")
+        return _keep(host, want, text)
+    return True
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    sentence: str
+
+
+def downloaded(host: Host, want: Repository) -> str | Problem:
+    """The key that *want* asks for, armoured, as the host sees it; or why it is not to be had."""
     assert want.key_url is not None
     arguments = connector_arguments(host)
     # apt's own downloader: it is always there, and goes through apt's proxy and certificates.
@@ -231,26 +288,23 @@ def fetch_key(state: State, host: Host, want: Repository) -> bool:
         # apt-helper's reasons stand on lines of their own, which begin with E: or Err:.
         lines = output.stderr.splitlines()
         reason = next((line for line in lines if line.startswith("E:")), "no answer")
-        return _refuse(
-            host, f"{wanted}, have {reason}; check the address, and the proxy between host and it"
+        return Problem(
+            f"{wanted}, have {reason}; check the address, and the proxy between host and it"
         )
     try:
         data = base64.b64decode(output.stdout.strip(), validate=True)
         if len(data) > MAX_KEY_BYTES:
             raise NotAKey(f"a file of more than {MAX_KEY_BYTES} bytes")
-        text = checked_key(data, want)
+        return checked_key(data, want)
     except (NotAKey, binascii.Error) as error:
-        return _refuse(
-            host,
+        return Problem(
             f"{wanted}, have {error}; nothing was trusted: ask the vendor which key is right, "
-            f"then set {want.name}_repository_fingerprint",
+            f"then set {want.name}_repository_fingerprint"
         )
+
+
+def _keep(host: Host, want: Repository, text: str) -> bool:
     command = put(want.keyring, text)
     stdin = command.connector_arguments.get("_stdin")
-    ok, _ = host.run_shell_command(command, **{**arguments, "_stdin": stdin})
+    ok, _ = host.run_shell_command(command, **{**connector_arguments(host), "_stdin": stdin})
     return ok
-
-
-def _refuse(host: Host, message: str) -> bool:
-    tell(host, message)
-    return False

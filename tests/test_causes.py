@@ -9,7 +9,7 @@ from operations.causes import sentence
 REPOSITORY = "http://mirror.example.org/cuda/repos/debian13/x86_64"
 SQV = (
     f"W: OpenPGP signature verification failed: {REPOSITORY} ./ InRelease: Sub-process "
-    "/usr/bin/sqv returned an error code (1), error message is: Signing key on 2E502069DA7B is bad:  "
+    "/usr/bin/sqv returned an error code (1), error message is: Signing key on 2E502069 is bad:  "
     "          The primary key is not live   because: Expired on 2026-11-30T16:52:39Z"
 )
 GPGV = (
@@ -23,12 +23,14 @@ CASES = {
     "expired key, sqv": (
         [SQV, UNSIGNED],
         f"{REPOSITORY} signed with a key that has expired",
-        "put the key that its vendor has renewed into its keyring, then run again",
+        "its vendor has to renew it: run again then; a keyring that is not ours needs the renewed "
+        "key put into it",
     ),
     "expired key, gpgv": (
         [GPGV, UNSIGNED],
         f"{REPOSITORY} signed with a key that has expired",
-        "put the key that its vendor has renewed into its keyring, then run again",
+        "its vendor has to renew it: run again then; a keyring that is not ours needs the renewed "
+        "key put into it",
     ),
     "another key": (
         [

@@ -6,7 +6,16 @@ import base64
 
 import pytest
 
-from facts.openpgp import BEGIN, END, NotAKey, armoured, dearmoured, fingerprints, packets
+from facts.openpgp import (
+    BEGIN,
+    END,
+    NotAKey,
+    armoured,
+    dearmoured,
+    expires_at_s,
+    fingerprints,
+    packets,
+)
 from tests.support.machine import KEY, KEY_FINGERPRINT, OTHER_KEY
 
 # As `gpg --show-keys` prints it.
@@ -63,6 +72,23 @@ def first_line(text: str) -> str:
 def test_what_is_no_public_key_is_said(data, reason):
     with pytest.raises(NotAKey, match=reason):
         fingerprints(data)
+
+
+# As `gpg --with-colons --show-keys` prints it.
+@pytest.mark.parametrize(
+    ("name", "at_s"),
+    [("archive", None), ("other", None), ("expired", 1767355200), ("renewed", 4102401600)],
+)
+@pytest.mark.parametrize("binary", [False, True])
+def test_expiry_is_the_one_that_gpg_shows(name, at_s, binary):
+    data = (KEY.parent / f"{name}.asc").read_bytes()
+    assert expires_at_s(dearmoured(data) if binary else data) == at_s
+
+
+def test_the_expiry_of_a_file_is_that_of_its_first_key():
+    two = [(KEY.parent / f"{name}.asc").read_bytes() for name in ("archive", "expired")]
+    assert expires_at_s(two[0] + two[1]) is None
+    assert expires_at_s(two[1] + two[0]) == 1767355200
 
 
 def test_every_length_of_a_packet_is_read():

@@ -10,6 +10,7 @@ from pyinfra.api import FunctionCommand
 
 from deploys.phases import base, nvidia_driver, ofed
 from facts import readings
+from facts.openpgp import dearmoured, fingerprints
 from facts.snapshot import MARK
 from operations import boot, node
 from operations.report import RUN, Row
@@ -142,11 +143,6 @@ def test_what_a_boot_brings_back_is_what_was_converged(converge):
     host = bare()
     converge(host, *ALL)
     machine(host).boot(host)
-    machine(host).sysctls |= {
-        "net/ipv4/ip_forward": "1",
-        "net/bridge/bridge-nf-call-iptables": "1",
-        "net/bridge/bridge-nf-call-ip6tables": "1",
-    }
     assert not converge(host, *ALL).planned
 
 
@@ -322,6 +318,41 @@ def test_another_key_is_not_trusted(converge, caplog):
     assert row.state == "failed"
     assert "/etc/apt/keyrings/rackwright-cuda.asc" not in host.files
     assert machine(host).packages == {}
+
+
+EXPIRED, RENEWED = (OTHER_KEY.parent / f"{name}.asc" for name in ("expired", "renewed"))
+CUDA_KEYRING = "/etc/apt/keyrings/rackwright-cuda.asc"
+
+
+@pytest.mark.parametrize("offered", [EXPIRED, RENEWED])
+@pytest.mark.parametrize("work", [True, False])
+def test_a_key_that_has_expired_is_fetched_anew_when_apt_needs_it(
+    converge, monkeypatch, offered, work
+):
+    """If the vendor has renewed it; if not, or if there is nothing to fetch, nothing changes."""
+    host = bare(offered_key=EXPIRED)
+    fingerprint = {"cuda_repository_fingerprint": fingerprints(EXPIRED.read_bytes())[0]}
+    assert converge(host, nvidia_driver, **fingerprint).state == "done"
+    machine(host).offered_key = offered
+    if work:
+        del machine(host).packages["nvidia-modprobe"]
+    host.log.clear()
+    row = converge(host, nvidia_driver, **fingerprint)
+    assert row.state == "done", row.problems
+    assert any("apt-helper" in line for line in host.log) is work
+    keyring = host.files[CUDA_KEYRING].text.encode()
+    renewed = work and offered == RENEWED
+    assert dearmoured(keyring) == dearmoured((RENEWED if renewed else EXPIRED).read_bytes())
+
+
+def test_another_key_is_no_renewal(converge):
+    host = bare(offered_key=EXPIRED)
+    fingerprint = {"cuda_repository_fingerprint": fingerprints(EXPIRED.read_bytes())[0]}
+    assert converge(host, nvidia_driver, **fingerprint).state == "done"
+    machine(host).offered_key = OTHER_KEY
+    del machine(host).packages["nvidia-modprobe"]
+    converge(host, nvidia_driver, **fingerprint)
+    assert dearmoured(host.files[CUDA_KEYRING].text.encode()) == dearmoured(EXPIRED.read_bytes())
 
 
 def test_rep02_the_same_repository_from_elsewhere_is_set_aside(converge):
