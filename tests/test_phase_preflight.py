@@ -103,6 +103,16 @@ def joined(server: str, ca: str | None) -> Callable[[SimulatedHost, Engine], Non
     return break_it
 
 
+def both(
+    *breaks: Callable[[SimulatedHost, Engine], object],
+) -> Callable[[SimulatedHost, Engine], None]:
+    def break_it(host: SimulatedHost, engine: Engine) -> None:
+        for each in breaks:
+            each(host, engine)
+
+    return break_it
+
+
 def narrow(address: str) -> Callable[[SimulatedHost, Engine], None]:
     links = f"{address}/current_link_width:8\n{address}/max_link_width:16\n## links"
     return reading("PciDevices", ("## links", links))
@@ -201,6 +211,12 @@ CASES = [
         "disk: want 10240 MiB free on /var, have 10239 MiB; make room, or set disk_free_min_gib",
     ),
     Case(
+        "not a byte free, all on one file system",
+        prints("DiskFree", disk_free({"/": 0, "/boot": 0, "/var": 0})),
+        "disk: want 10240 MiB free on / and /var, have 0 MiB; make room, or set disk_free_min_gib",
+        unfit=True,
+    ),
+    Case(
         "/boot full",
         prints("DiskFree", disk_free({"/": 20480, "/boot": 255, "/var": 20480})),
         "disk: want 256 MiB free on /boot, have 255 MiB; make room",
@@ -212,6 +228,13 @@ CASES = [
         "set the host's clock and see that it is kept: chrony or timesyncd",
     ),
     Case(
+        "kad_03 clock that both others contradict",
+        lambda host, engine: host.facts.update(Clock=lambda h: f"{time.time() - 7200:.3f}"),
+        "clock: want within 30 s of the API server's, have -7200 s; "
+        "set the host's clock and see that it is kept: chrony or timesyncd",
+        unfit=True,
+    ),
+    Case(
         "no machine-id",
         reading("Machine", ("4c1e", "uninitialized")),
         "identity: want a machine-id, have none; run systemd-machine-id-setup on the host",
@@ -221,6 +244,13 @@ CASES = [
         prints("ApiServer", "refused"),
         "kubernetes api: want 10.0.0.1:6443 reachable from the host, have no connection; "
         "look at the network and firewalls between them",
+    ),
+    Case(
+        "API server unreachable from the host, and so from its kubelet",
+        both(prints("ApiServer", "refused"), joined("https://10.0.0.1:6443", None)),
+        "kubernetes api: want 10.0.0.1:6443 reachable from the host, have no connection; "
+        "look at the network and firewalls between them",
+        unfit=True,
     ),
     Case(
         "kad_02 API server of another CA",

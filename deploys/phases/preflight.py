@@ -33,6 +33,9 @@ ARCHITECTURE = "x86_64"
 BOOT_FREE_MIB = 256
 """/boot holds kernels and initramfs; what is asked of it is room for one more."""
 
+FULL_MIB = 64
+"""With less than that on a file system, logs and containers' files are cut off."""
+
 
 def files(spec: NodeSpec) -> tuple[str, ...]:
     return (CA,)
@@ -112,18 +115,27 @@ def expected_hardware(spec: NodeSpec, have: Have) -> Iterator[Refusal]:
 
 
 def space(spec: NodeSpec, have: Have) -> Iterator[Refusal]:
-    for folder, mib in sorted(have[DiskFree].items()):
-        need_mib = BOOT_FREE_MIB if folder == "/boot" else spec.disk_free_min_gib * 1024
-        if mib < need_mib:
-            yield Refusal(
-                "disk", f"{need_mib} MiB free on {folder}", f"{mib} MiB",
-                "make room" if folder == "/boot" else "make room, or set disk_free_min_gib",
-            )  # fmt: skip
+    """Room for what is to come; where nobody can write any more, users cannot either."""
+    free, asked = have[DiskFree], spec.disk_free_min_gib * 1024
+    short: dict[int, list[str]] = {}
+    for folder, mib in sorted(free.items()):
+        if folder != "/boot" and mib < asked:
+            # Folders of one file system have the same number of bytes left.
+            short.setdefault(mib, []).append(folder)
+    for mib, folders in short.items():
+        yield Refusal(
+            "disk", f"{asked} MiB free on {' and '.join(folders)}", f"{mib} MiB",
+            "make room, or set disk_free_min_gib", unfit=mib < FULL_MIB,
+        )  # fmt: skip
+    boot = free.get("/boot")
+    if boot is not None and boot < BOOT_FREE_MIB and boot not in short:
+        yield Refusal("disk", f"{BOOT_FREE_MIB} MiB free on /boot", f"{boot} MiB", "make room")
 
 
 def clock(spec: NodeSpec, have: Have) -> Iterator[Refusal]:
     """By the API server's clock, since that one judges certificates and tokens; else by ours."""
-    offset_s, whose, doubt_s = have[Clock].offset_s, "this machine's", 0.0
+    ours_s = offset_s = have[Clock].offset_s
+    whose, doubt_s, heard = "this machine's", 0.0, False
     try:
         asked = time.time()
         theirs = have.cluster.server_time().timestamp()
@@ -131,7 +143,7 @@ def clock(spec: NodeSpec, have: Have) -> Iterator[Refusal]:
         # The moment lies between question and answer; its Date header has whole seconds.
         offset_s += (asked + answered) / 2 - (theirs + 0.5)
         doubt_s = (answered - asked) / 2 + 0.5
-        whose = "the API server's"
+        whose, heard = "the API server's", True
     except ClusterError:
         pass  # told by the check of the cluster
     if abs(offset_s) - doubt_s > spec.clock_tolerance_s:
@@ -139,6 +151,8 @@ def clock(spec: NodeSpec, have: Have) -> Iterator[Refusal]:
             "clock", f"within {spec.clock_tolerance_s} s of {whose}",
             f"{offset_s:+.0f} s",
             "set the host's clock and see that it is kept: chrony or timesyncd",
+            # Two against one; else it may be the API server's that is wrong, and all nodes right.
+            unfit=heard and abs(ours_s) > spec.clock_tolerance_s,
         )  # fmt: skip
 
 
@@ -197,6 +211,8 @@ def cluster(spec: NodeSpec, have: Have) -> Iterator[Refusal]:
         yield Refusal(
             "kubernetes api", f"{spec.kube_api_server} reachable from the host", api.problem,
             "look at the network and firewalls between them",
+            # Its kubelet goes there too. To another address than that, the inventory may be wrong.
+            unfit=kubelet.api_server == f"https://{spec.kube_api_server}",
         )  # fmt: skip
     elif api.asked and not api.trusted:
         yield Refusal(
