@@ -24,17 +24,20 @@ def driver(have: Readings, node: NodeState | None, spec: NodeSpec) -> Iterator[F
     state, want = have.of(NvidiaDriver), spec.nvidia_driver_version
     if state.version != want:
         yield Finding(
-            "nvidia driver", f"{want} loaded", state.version or "none", "run the main job"
+            "nvidia driver", f"{want} loaded", state.version or "none", "run deploys/gpu_node.py"
         )
         return
     if not state.open_module:
         yield Finding(
-            "nvidia driver", f"the open module {want}", "the proprietary one", "run the main job"
+            "nvidia driver",
+            f"the open module {want}",
+            "the proprietary one",
+            "run deploys/gpu_node.py",
         )
     if state.library != want:
         yield Finding(
             "nvidia driver", f"libnvidia-ml {want}", state.library or "none",
-            "run the main job: something has changed the packages",
+            "run deploys/gpu_node.py: something has changed the packages",
         )  # fmt: skip
     expected = {device.address for device in gpus(have.of(PciDevices), spec)}
     if missing := sorted(expected - set(state.gpus)):
@@ -50,7 +53,7 @@ def management_library(have: Readings, node: NodeState | None, spec: NodeSpec) -
         return
     state = have.of(Gpus)
     if not state.usable:
-        yield Finding("nvml", "an answer", state.reason or "none", "run the main job")
+        yield Finding("nvml", "an answer", state.reason or "none", "run deploys/gpu_node.py")
     elif len(state.gpus) != spec.gpu_count:
         yield Finding(
             "nvml", f"{spec.gpu_count} GPUs", str(len(state.gpus)), "read the kernel's log for NVRM"
@@ -178,16 +181,16 @@ def runtime(have: Readings, node: NodeState | None, spec: NodeSpec) -> Iterator[
         yield Finding("containerd", "running", "not", "read `journalctl -u containerd`")
         return
     if not service.enabled:
-        yield Finding("containerd", "it to start at boot", "it disabled", "run the main job")
+        yield Finding("containerd", "it to start at boot", "it disabled", "run deploys/gpu_node.py")
     if service.stale:
         yield Finding(
             "containerd", "a daemon newer than its configuration", "an older one",
-            "run the main job, and find out what has written to /etc/containerd",
+            "run deploys/gpu_node.py, and find out what has written to /etc/containerd",
         )  # fmt: skip
     if not service.memlock_unlimited:
-        yield Finding("containerd", "unlimited locked memory", "a limit", "run the main job")
+        yield Finding("containerd", "unlimited locked memory", "a limit", "run deploys/gpu_node.py")
 
 
 def no_swap(have: Readings, node: NodeState | None, spec: NodeSpec) -> Iterator[Finding]:
     if active := have.of(Swap).active:
-        yield Finding("swap", "none", ", ".join(active), "run the main job")
+        yield Finding("swap", "none", ", ".join(active), "run deploys/gpu_node.py")

@@ -14,7 +14,7 @@ from nodespec import NodeSpec
 
 def ready(have: Readings, node: NodeState | None, spec: NodeSpec) -> Iterator[Finding]:
     if node is None:
-        yield Finding("kubernetes", "a Node object", "none", "run the main job")
+        yield Finding("kubernetes", "a Node object", "none", "run deploys/gpu_node.py")
     elif not node.ready:
         yield Finding(
             "kubernetes", "Ready", f"{node.ready_reason}: {node.ready_message}",
@@ -52,5 +52,5 @@ def version(have: Readings, node: NodeState | None, spec: NodeSpec) -> Iterator[
     if node is not None and node.kubelet_version.removeprefix("v") != spec.kube_version:
         yield Finding(
             "kubernetes", f"kubelet {spec.kube_version}", node.kubelet_version or "unknown",
-            "run the main job",
+            "run deploys/gpu_node.py",
         )  # fmt: skip

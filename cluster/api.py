@@ -56,7 +56,10 @@ class Reply:
                 "look for a proxy or load balancer that answers in the API server's place"
             ) from error
         if not isinstance(value, dict):
-            raise ClusterError(f"kubernetes api: want a JSON object, have {type(value).__name__}")
+            raise ClusterError(
+                f"kubernetes api: want a JSON object, have {type(value).__name__}; "
+                "look for a proxy or load balancer that answers in the API server's place"
+            )
         return value
 
 
@@ -159,7 +162,7 @@ class Api:
             # Credentials from an exec plugin are renewed while a request is made.
             raise ClusterError(
                 f"kubernetes api: want credentials from {self.kubeconfig}, have {error}; "
-                "check with: kubectl --kubeconfig ... get nodes"
+                "check with: kubectl --kubeconfig FILE get nodes"
             ) from None
 
 
@@ -213,7 +216,12 @@ def _refusal(server: str, method: str, path: str, status: int, body: bytes) -> C
             f"{want}, have 403 {message}; compare the account's rights with docs/rbac.yaml"
         )
     kind = {404: NotFound, 409: Conflict}.get(status, ClusterError)
-    return kind(f"{want}, have {status} {message}")
+    what_to_do = (
+        "read the API server's log, and run again once it is well"
+        if status >= 500 or status == 429
+        else "read what it says; if it is no word about this cluster, report it as a bug"
+    )
+    return kind(f"{want}, have {status} {message}; {what_to_do}")
 
 
 def _reason(error: Exception) -> str:

@@ -23,7 +23,9 @@ def path_of(manifest: Json) -> str:
     try:
         plural, namespaced = KINDS[version, kind]
     except KeyError:
-        raise ClusterError(f"apply: want one of {sorted(KINDS)}, have {version} {kind}") from None
+        raise ClusterError(
+            f"apply: want one of {sorted(KINDS)}, have {version} {kind}; report it as a bug"
+        ) from None
     root = f"/apis/{version}" if "/" in version else f"/api/{version}"
     meta = manifest["metadata"]
     space = f"/namespaces/{meta['namespace']}" if namespaced else ""

@@ -29,7 +29,10 @@ def ca_hashes(pem: bytes, *, where: str) -> list[str]:
     try:
         return [spki_hash(certificate) for certificate in x509.load_pem_x509_certificates(pem)]
     except ValueError as error:
-        raise ClusterError(f"{where}: want certificates in PEM, have {error}") from None
+        raise ClusterError(
+            f"{where}: want certificates in PEM, have {error}; "
+            "take the authority from the control plane's /etc/kubernetes/pki/ca.crt"
+        ) from None
 
 
 def pinned_hash(api: Api) -> str:
@@ -61,5 +64,6 @@ def _cluster_info_ca(kubeconfig: str) -> bytes:
     except (yaml.YAMLError, KeyError, IndexError, TypeError, binascii.Error) as error:
         raise ClusterError(
             f"cluster-info: want a kubeconfig with certificate-authority-data, "
-            f"have {type(error).__name__}: {error}"
+            f"have {type(error).__name__}: {error}; "
+            "make it anew on the control plane: kubeadm init phase bootstrap-token"
         ) from None

@@ -62,7 +62,10 @@ class Cluster:
         """Version of the API server, as in ``1.36.3``."""
         version = self._api.get("/version").get("gitVersion")
         if not isinstance(version, str):
-            raise ClusterError(f"kubernetes api: want a version from {self.server}, have none")
+            raise ClusterError(
+                f"kubernetes api: want a version from {self.server}, have none; "
+                "look what answers there: it is no API server"
+            )
         return version.removeprefix("v")
 
     def server_time(self) -> datetime:

@@ -207,7 +207,10 @@ def parse_log(log: str) -> ProbeLog:
         )
     exits = "".join(sections["nvidia-smi-exit"])
     if not exits.isdigit():
-        raise ClusterError(f"probe: want an exit code of nvidia-smi, have {exits!r}")
+        raise ClusterError(
+            f"probe: want an exit code of nvidia-smi, have {exits!r}; "
+            "look at the pod's image: it needs a POSIX shell"
+        )
     output = sections["nvidia-smi"]
     listed = int(exits) == 0
     return ProbeLog(

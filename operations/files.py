@@ -13,6 +13,8 @@ from pyinfra.api import StringCommand
 from facts.files import FileState
 from operations.step import Commands, Step
 
+WRITTEN_BY_OTHERS = "look what else writes it, as another configuration management does"
+
 
 def sha256(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
@@ -67,6 +69,7 @@ def written(
         have="no such file" if have is None else "another content, mode or owner",
         apply=apply,
         diff=diff or None,
+        remedy=f"{WRITTEN_BY_OTHERS}: `ls -l {path}`",
     )
 
 
@@ -93,4 +96,5 @@ def all_written(
         have=", ".join(dict.fromkeys(step.have for step in steps)),
         apply=apply,
         diff="".join(step.diff or "" for step in steps) or None,
+        remedy=f"{WRITTEN_BY_OTHERS}: `ls -l {' '.join(texts)}`",
     )

@@ -17,6 +17,7 @@ from nodespec import NodeSpec
 from operations import lock
 from operations.failure import calling, tell
 from operations.files import put
+from operations.have import Have
 from operations.redaction import hide
 from operations.step import Step
 
@@ -196,6 +197,7 @@ def labelled(
         ", ".join(shown(key, now.get(key)) for key in differing),
         lambda: iter([calling(label)]),
         waits_for=waits_for,
+        remedy="look for a controller that writes these labels too",
     )
 
 

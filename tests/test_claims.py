@@ -176,7 +176,7 @@ FAULTS: list[tuple[str, Callable[[dict[Any, Any]], None], str]] = [
     ),
     (
         "no_swap", changed(Swap, active=("/dev/vda5",)),
-        "swap: want none, have /dev/vda5; run the main job",
+        "swap: want none, have /dev/vda5; run deploys/gpu_node.py",
     ),
     (
         "ports", port(state="INIT"),
@@ -217,20 +217,20 @@ FAULTS: list[tuple[str, Callable[[dict[Any, Any]], None], str]] = [
     ),
     (
         "driver", changed(NvidiaDriver, version=None),
-        f"nvidia driver: want {DRIVER} loaded, have none; run the main job",
+        f"nvidia driver: want {DRIVER} loaded, have none; run deploys/gpu_node.py",
     ),
     (
         "driver", changed(NvidiaDriver, version="580.159.03"),
-        f"nvidia driver: want {DRIVER} loaded, have 580.159.03; run the main job",
+        f"nvidia driver: want {DRIVER} loaded, have 580.159.03; run deploys/gpu_node.py",
     ),
     (
         "driver", changed(NvidiaDriver, open_module=False),
-        f"nvidia driver: want the open module {DRIVER}, have the proprietary one; run the main job",
+        f"nvidia driver: want the open module {DRIVER}, have the proprietary one; run deploys/gpu_node.py",
     ),
     (
         "driver", changed(NvidiaDriver, library="580.159.03"),
         f"nvidia driver: want libnvidia-ml {DRIVER}, have 580.159.03; "
-        "run the main job: something has changed the packages",
+        "run deploys/gpu_node.py: something has changed the packages",
     ),
     (
         "driver", changed(NvidiaDriver, gpus=("0001:41:00.0",)),
@@ -239,7 +239,7 @@ FAULTS: list[tuple[str, Callable[[dict[Any, Any]], None], str]] = [
     ),
     (
         "management_library", reading(Gpus, GpusState(False, "NVML: Unknown Error", ())),
-        "nvml: want an answer, have NVML: Unknown Error; run the main job",
+        "nvml: want an answer, have NVML: Unknown Error; run deploys/gpu_node.py",
     ),
     (
         "persistence", gpu(1, persistence_mode=False),
@@ -279,16 +279,16 @@ FAULTS: list[tuple[str, Callable[[dict[Any, Any]], None], str]] = [
     ),
     (
         "runtime", changed(ContainerdService, enabled=False),
-        "containerd: want it to start at boot, have it disabled; run the main job",
+        "containerd: want it to start at boot, have it disabled; run deploys/gpu_node.py",
     ),
     (
         "runtime", changed(ContainerdService, configured_at_s=1000.5),
         "containerd: want a daemon newer than its configuration, have an older one; "
-        "run the main job, and find out what has written to /etc/containerd",
+        "run deploys/gpu_node.py, and find out what has written to /etc/containerd",
     ),
     (
         "runtime", changed(ContainerdService, memlock_unlimited=False),
-        "containerd: want unlimited locked memory, have a limit; run the main job",
+        "containerd: want unlimited locked memory, have a limit; run deploys/gpu_node.py",
     ),
 ]  # fmt: skip
 

@@ -102,7 +102,7 @@ def test_mig_11_mode_that_does_not_change_is_told(machine: Machine) -> None:
     (machine.folder / "0.stuck").touch()
     done = machine.apply(LAYOUT)
     assert done.returncode == 1
-    assert "GPU 0: want MIG mode on, have Disabled" in done.stderr
+    assert "mig: want MIG mode of GPU 0 on, have Disabled" in done.stderr
     assert "--gpu-reset -i 0" in machine.log
 
 
@@ -110,7 +110,7 @@ def test_mig_02_devices_that_were_not_made_are_told(machine: Machine) -> None:
     (machine.folder / "0.full").touch()
     done = machine.apply(LAYOUT)
     assert done.returncode == 1
-    assert "GPU 0: want 1g.5gb,1g.5gb,3g.20gb, have " in done.stderr
+    assert "mig: want 1g.5gb,1g.5gb,3g.20gb on GPU 0, have none; " in done.stderr
 
 
 def test_mig_15_one_gpu_that_fails_does_not_keep_the_other_from_its_layout(

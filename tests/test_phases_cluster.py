@@ -496,11 +496,6 @@ def test_labels_and_taints_that_drift_come_back_and_others_stay(open_host, clust
     assert converge(open_host, kube_labels={"rack": "r01"}).planned == []
 
 
-def test_a_label_of_ours_in_the_inventory_is_no_quarrel(open_host, cluster, converge):
-    asked = {NVIDIA_NODE_LABEL: "false", RDMA_NODE_LABEL: "no"}
-    assert converge(open_host, kube_labels=asked).planned == []
-
-
 def test_a_taint_that_evicts_is_not_put_on_a_node_in_service(open_host, cluster, converge):
     row = converge(open_host, kube_taints=["gone=now:NoExecute"])
     assert cluster.log == []
@@ -591,7 +586,7 @@ def test_a_claim_that_fails_closes_an_open_node_with_the_reason_on_it(open_host,
     machine(open_host).swaps = ["/dev/vda5"]
     row = converge(open_host)
     assert (row.state, row.phases["admission"]) == ("closed", "failed")
-    assert row.problems == ["swap: want none, have /dev/vda5; run the main job"]
+    assert row.problems == ["swap: want none, have /dev/vda5; run deploys/gpu_node.py"]
     assert closed(cluster.nodes["gpu01"])
     assert (condition(cluster).status, condition(cluster).message) == ("False", row.problems[0])
     assert cluster.probe_runs == []

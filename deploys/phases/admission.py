@@ -47,6 +47,7 @@ def plan(spec: NodeSpec, have: Have) -> Iterator[Step | Refusal]:
             f"closed by {CLOSED_TAINT}" if there.closed
             else f"{VALIDATED_CONDITION} {validated.status if validated else 'not set'}",
             lambda: iter([operations.validate_and_open(have)]),
+            remedy="look what closes it again: `kubectl get node -o yaml --show-managed-fields`",
         )  # fmt: skip
 
 

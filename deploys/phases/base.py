@@ -15,7 +15,7 @@ from facts.modules import KernelModules
 from facts.system import Swap, Sysctls, UnattendedUpgrades
 from nodespec import NodeSpec
 from operations import certificates, node, packages, repositories
-from operations.files import all_written
+from operations.files import WRITTEN_BY_OTHERS, all_written
 from operations.have import Have
 from operations.nvidia import of_the_driver
 from operations.step import Commands, Refusal, Step
@@ -90,7 +90,13 @@ def apt_proxy(spec: NodeSpec, have: Have) -> Iterator[Step]:
         def remove() -> Commands:
             yield StringCommand("rm", "-f", PROXY)
 
-        yield Step("take apt's proxy back", "no proxy", PROXY, remove)
+        yield Step(
+            "take apt's proxy back",
+            "no proxy",
+            PROXY,
+            remove,
+            remedy=f"{WRITTEN_BY_OTHERS}: `ls -l {PROXY}`",
+        )
 
 
 def proxy_text(http: str | None, https: str | None, direct: tuple[str, ...]) -> str | None:
@@ -158,6 +164,7 @@ def kernel(have: Have) -> Iterator[Step]:
             ", ".join(value or "no such parameter" for value in wrong.values()),
             apply,
             waits_for="the modules" if missing or have[Files][SYSCTL] is None else None,
+            remedy="run `sysctl --system` on the host: a file read later sets another value",
         )
 
 

@@ -53,10 +53,8 @@ def wanted(spec: NodeSpec) -> dict[str, str]:
 
 def labels(spec: NodeSpec) -> dict[str, str | None]:
     """What places the plugins on the node, and takes one away whose devices are not declared."""
-    found: dict[str, str | None] = {}
-    for plugin, key in ((NVIDIA_PLUGIN, NVIDIA_NODE_LABEL), (RDMA_PLUGIN, RDMA_NODE_LABEL)):
-        found[key] = "true" if plugin in wanted(spec) else spec.kube_labels.get(key)
-    return found
+    places = {NVIDIA_PLUGIN: NVIDIA_NODE_LABEL, RDMA_PLUGIN: RDMA_NODE_LABEL}
+    return {key: "true" if plugin in wanted(spec) else None for plugin, key in places.items()}
 
 
 def plan(spec: NodeSpec, have: Have) -> Iterator[Step | Refusal]:
@@ -113,6 +111,7 @@ def plan(spec: NodeSpec, have: Have) -> Iterator[Step | Refusal]:
             "apply the device plugins", "DaemonSets as declared",
             f"{' and '.join(differing)} missing or different",
             lambda: iter([operations.apply(have.cluster, manifests)]), waits_for=pending,
+            remedy="look who else writes them: `kubectl get daemonsets -o yaml --show-managed-fields`",
         )  # fmt: skip
         pending = pending or "the DaemonSets"
     if label or rewritten:
@@ -137,6 +136,7 @@ def plan(spec: NodeSpec, have: Have) -> Iterator[Step | Refusal]:
             lambda: iter([operations.replace(have.cluster, stale)]),
             # A pod keeps the devices that it has; for some seconds no new one is given any.
             disrupts=False, waits_for=pending,
+            remedy=f"read `kubectl -n {spec.kube_namespace} describe pods`",
         )  # fmt: skip
         pending = pending or "the new pods"
     left = ["nothing yet"] if pending else operations.lacking(
@@ -146,7 +146,8 @@ def plan(spec: NodeSpec, have: Have) -> Iterator[Step | Refusal]:
         yield Step(
             "wait for the device plugins", "what the hardware has", "; ".join(left),
             lambda: iter([operations.wait_offered(spec, have.cluster, list(plugins))]),
-            waits_for=pending, remedy="read the plugins' logs",
+            waits_for=pending,
+            remedy=f"read the plugins' logs: `kubectl -n {spec.kube_namespace} logs POD`",
         )  # fmt: skip
 
 

@@ -10,10 +10,9 @@ from pyinfra.api.host import Host
 from pyinfra.api.state import State
 
 from cluster import Taint
-from cluster.manifests import NVIDIA_NODE_LABEL, RDMA_NODE_LABEL
 from deploys.phases import preflight
 from facts.files import Files
-from facts.kubernetes import Kubelet
+from facts.kubernetes import BOOTSTRAP_CONF, Kubelet
 from facts.os import Machine
 from facts.packages import Packages
 from nodespec import NodeSpec
@@ -61,6 +60,7 @@ def plan(spec: NodeSpec, have: Have) -> Iterator[Step | Refusal]:
         yield Step(
             "undo the join that was cut off", "either joined or not", "half of a join", undo,
             waits_for="kubeadm" if install else None,
+            remedy="run `kubeadm reset -f` on the host, read what it says, then run again",
         )  # fmt: skip
 
     there = have.node
@@ -73,7 +73,7 @@ def plan(spec: NodeSpec, have: Have) -> Iterator[Step | Refusal]:
         "join the cluster", f"a node of {spec.kube_api_server}",
         "not joined" + (", though a Node object of the name is there" if there else ""), join,
         waits_for="kubeadm" if install else "a clean start" if kubelet.half_joined else None,
-        remedy="read what kubeadm said",
+        remedy="read what kubeadm said, in run.log",
     )  # fmt: skip
     yield Step(
         "wait for the node to be Ready", "Ready", "no kubelet", lambda: iter(()),
@@ -89,6 +89,7 @@ def joined(spec: NodeSpec, have: Have) -> Iterator[Step | Refusal]:
         yield Step(
             "remove what the join has left", "no file with a token", "one",
             lambda: iter([kubeadm.forget_credentials()]),
+            remedy=f"remove {kubeadm.JOIN_FILE} and {BOOTSTRAP_CONF}, and look what puts them back",
         )  # fmt: skip
 
     stopped = not kubelet.active or not kubelet.enabled
@@ -104,7 +105,7 @@ def joined(spec: NodeSpec, have: Have) -> Iterator[Step | Refusal]:
             "wait for the node to be Ready", "Ready",
             "no Node object" if there is None
             else "a kubelet that is stopped or not enabled" if stopped else now,
-            ready,
+            ready, remedy="read `journalctl -u kubelet`",
         )  # fmt: skip
         yield from as_asked(spec, have, waits_for="the node to be Ready")
         return
@@ -124,13 +125,7 @@ def as_asked(spec: NodeSpec, have: Have, *, waits_for: str | None = None) -> Ite
 
     + waits_for: why they are only shown yet, if so
     """
-    # What places the device plugins comes after their files, with their phase.
-    wanted = {
-        key: value
-        for key, value in spec.kube_labels.items()
-        if key not in (NVIDIA_NODE_LABEL, RDMA_NODE_LABEL)
-    }
-    if step := kubeadm.labelled("label the node", wanted, have, waits_for=waits_for):
+    if step := kubeadm.labelled("label the node", spec.kube_labels, have, waits_for=waits_for):
         yield step
     there = have.node
     if there is None:
@@ -148,7 +143,7 @@ def as_asked(spec: NodeSpec, have: Have, *, waits_for: str | None = None) -> Ite
             ", ".join(map(str, there.taints)) or "none",
             lambda: iter([calling(taint)]),
             disrupts=any(entry.effect == "NoExecute" for entry in lacking),  # it evicts
-            waits_for=waits_for,
+            waits_for=waits_for, remedy="look for a controller that takes taints off nodes",
         )  # fmt: skip
 
 

@@ -101,6 +101,7 @@ def plan(spec: NodeSpec, have: Have) -> Iterator[Step | Refusal]:
         yield Step(
             "enable the boot unit", "rackwright-mig.service enabled, as its file says",
             "it disabled" if not service.enabled else "an older unit in systemd's memory", enable,
+            remedy="read `systemctl status rackwright-mig.service`",
         )  # fmt: skip
 
     if not state.usable:

@@ -138,6 +138,7 @@ def nouveau_out(have: Have) -> Iterator[Step]:
             "take nouveau out of the initramfs", "an initramfs without nouveau",
             f"an older one for {', '.join(old)}", rebuild,
             waits_for="the file that keeps it out" if config is None else None,
+            remedy=f"read {packages.LOG}, and `grep -r nouveau /etc/initramfs-tools` on the host",
         )  # fmt: skip
     uses = have[KernelModules].loaded.get("nouveau")
     if uses is None:
@@ -162,7 +163,7 @@ def nouveau_out(have: Have) -> Iterator[Step]:
 
     yield Step(
         "unload nouveau", "nouveau not loaded", "nouveau loaded, on no GPU", unload,
-        waits_for=waits_for,
+        waits_for=waits_for, remedy="look what uses it: `lsmod`, `fuser -v /dev/dri/*`",
     )  # fmt: skip
 
 

@@ -10,7 +10,7 @@ from pyinfra.api import StringCommand, deploy
 from deploys.phases import preflight
 from facts import gpudirect
 from facts.files import Files
-from facts.infiniband import Infiniband, InfinibandDevice, InfinibandPort
+from facts.infiniband import Infiniband, InfinibandDevice, InfinibandPort, InfinibandState
 from facts.modules import KernelModules
 from facts.os import Kernels, Machine, OsRelease
 from facts.pci import PciDevice, PciDevices
@@ -147,8 +147,7 @@ def usable(
     if not lacks and pending is None:
         return
     if pending is None and not have.changed and have[Machine].uptime_s > 3 * SETTLE_S:
-        for want, found, remedy in lacks:
-            yield Refusal("rdma", want, found, remedy, unfit=True)
+        yield from lacks
         return
     if not lacks:
         return
@@ -161,44 +160,41 @@ def usable(
         )
 
     yield Step(
-        "wait for the RDMA ports", "; ".join(want for want, _, _ in lacks),
-        "; ".join(found for _, found, _ in lacks), wait, waits_for=pending,
-        remedy="; ".join(dict.fromkeys(remedy for _, _, remedy in lacks)),
+        "wait for the RDMA ports", "; ".join(lack.want for lack in lacks),
+        "; ".join(lack.have for lack in lacks), wait, waits_for=pending,
+        remedy="; ".join(dict.fromkeys(lack.remedy for lack in lacks)),
     )  # fmt: skip
 
 
-def lacking(rdma, hcas: tuple[PciDevice, ...]) -> list[tuple[str, str, str]]:  # type: ignore[no-untyped-def]
-    """What each HCA lacks to be used: want, have, remedy."""
-    found = list[tuple[str, str, str]]()
+def lacking(rdma: InfinibandState, hcas: tuple[PciDevice, ...]) -> list[Refusal]:
+    """What each HCA lacks to be used."""
+    found = list[Refusal]()
     for pci in hcas:
         device = rdma.at(pci.address)
         if device is None:
-            found.append(
-                (
-                    f"an RDMA device of {pci.address}", f"none, driver {pci.driver or 'none'}",
-                    f"look for {pci.address} in dmesg",
-                )
-            )  # fmt: skip
+            found.append(Refusal(
+                "rdma", f"an RDMA device of {pci.address}", f"none, driver {pci.driver or 'none'}",
+                f"look for {pci.address} in dmesg", unfit=True,
+            ))  # fmt: skip
             continue
         nodes = [*(["uverbs"] if device.uverbs is None else [])]
         nodes += ["umad"] if len(device.umad) < len(device.ports) else []
         if nodes:
-            found.append(
-                (
-                    f"character devices of {device.name} ({pci.address})",
-                    f"no {' and no '.join(nodes)}", "look at `ls /dev/infiniband` and dmesg",
-                )
-            )  # fmt: skip
+            found.append(Refusal(
+                "rdma", f"character devices of {device.name} ({pci.address})",
+                f"no {' and no '.join(nodes)}", "look at `ls /dev/infiniband` and dmesg",
+                unfit=True,
+            ))  # fmt: skip
         for port in device.ports:
             if port.state != "ACTIVE":
-                found.append(
-                    (
-                        f"{place(pci, device, port)} active",
-                        f"{port.state} ({port.phys_state}{cause(port)})", remedy(port),
-                    )
-                )  # fmt: skip
+                found.append(Refusal(
+                    "rdma", f"{place(pci, device, port)} active",
+                    f"{port.state} ({port.phys_state}{cause(port)})", remedy(port), unfit=True,
+                ))  # fmt: skip
     if hcas and not rdma.rdma_cm:
-        found.append(("/dev/infiniband/rdma_cm", "none", "look at `lsmod` for rdma_ucm"))
+        found.append(Refusal(
+            "rdma", "/dev/infiniband/rdma_cm", "none", "look at `lsmod` for rdma_ucm", unfit=True
+        ))  # fmt: skip
     return found
 
 

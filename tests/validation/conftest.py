@@ -31,5 +31,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 @pytest.fixture
 def state(node: Node):
     """The Node object; a host without one is no node."""
-    assert node.state is not None, f"{node.name}: want a Node object, have none; run the main job"
+    assert node.state is not None, (
+        f"{node.name}: want a Node object, have none; run deploys/gpu_node.py"
+    )
     return node.state

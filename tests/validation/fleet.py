@@ -48,7 +48,8 @@ class Node:
         """The same snapshot, by the same parsers, as the deploy's: one remote command."""
         done = self.host.run("sh -c %s", Snapshot().command())
         assert done.rc == 0, (
-            f"{self.name}: want a snapshot, have exit code {done.rc}: {done.stderr}"
+            f"{self.name}: want a snapshot, have exit code {done.rc} ({done.stderr}); "
+            "look at the connection, and whether sudo asks for a password there"
         )
         return Snapshot().process(done.stdout.splitlines())
 
