@@ -17,6 +17,7 @@ from pyinfra.api.state import State
 from pyinfra.context import ctx_host, ctx_inventory
 
 from cluster import CLOSED_TAINT, VALIDATED_CONDITION, Cluster, ClusterError
+from facts.kubernetes import Kubelet
 from facts.snapshot import UnknownReading, forget, read
 from nodespec import NodeSpec, of_all
 from operations import lock
@@ -94,6 +95,9 @@ def planned(
 
 def serving(have: Have) -> bool:
     """Whether the node is open to users: a disruptive step on it would hit them."""
+    kubelet = have.known(Kubelet)
+    if kubelet is not None and not kubelet.joined:
+        return False  # the Node object is of an earlier life: no pod of it runs here
     node = have.node
     return node is not None and not node.closed and not node.unschedulable
 
@@ -341,7 +345,8 @@ def write_reason(state: State, host: Host, have: Have, row: Row) -> bool:
     """
     try:
         node = have.cluster.node(have.spec.kube_node_name)  # the step may have made it
-        if node is None or not (node.closed or row.changes or have.changed):
+        validated = node.conditions.get(VALIDATED_CONDITION) if node else None
+        if node is None or (not node.closed and validated and validated.status == "True"):
             return True
         have.cluster.set_condition(
             node.name, VALIDATED_CONDITION, "False" if node.closed else "Unknown", "RunFailed",

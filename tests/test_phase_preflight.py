@@ -10,13 +10,16 @@ from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
+from pyinfra.api import FunctionCommand, StringCommand
 
 from deploys.phases import container_runtime, mig, nvidia_driver, preflight
 from facts.files import Files
 from facts.kubernetes import CA as CA_FILE
 from facts.readings import READINGS
 from facts.snapshot import MARK
+from operations import lock
 from operations.report import RUN
+from operations.step import Step
 from tests.support import machine as system
 from tests.support.machine import KERNEL
 from tests.support.runtime import (
@@ -362,6 +365,47 @@ def test_an_open_node_is_closed_if_it_is_unfit_and_only_then(engine: Engine, cas
     assert engine.cluster.log == (closing if case.unfit else [])
     said = engine.cluster.nodes["gpu01"].conditions["RackwrightValidated"]
     assert said.message == (case.message if case.unfit else "")
+
+
+CLOSED = {"taints": [{"key": "rackwright.io/not-validated", "effect": "NoSchedule"}]}
+TOO_FULL = "disk: want 10240 MiB free on /var, have 10239 MiB; make room, or set disk_free_min_gib"
+
+
+def test_a_closed_node_says_why_it_stays_so(engine: Engine) -> None:
+    host = bare()
+    engine.cluster.nodes = {"gpu01": open_node(**CLOSED)}
+    prints("DiskFree", disk_free({"/": 20480, "/boot": 500, "/var": 10239}))(host, engine)
+    row = engine.converge(host, preflight, admission)
+    assert (row.state, row.problems) == ("failed", [TOO_FULL])
+    assert engine.cluster.log == ["condition False RunFailed"]
+    assert engine.cluster.nodes["gpu01"].conditions["RackwrightValidated"].message == TOO_FULL
+
+
+@pytest.mark.parametrize(("node", "status"), [(CLOSED, "False"), ({}, "Unknown")])
+def test_a_step_that_fails_is_told_on_the_node(
+    engine: Engine, node: dict[str, Any], status: str
+) -> None:
+    """Also on one in service: it has passed, and was changed since."""
+    host = bare()
+    engine.cluster.nodes = {"gpu01": open_node(**node)}
+    phase = SimpleNamespace(
+        __name__="deploys.phases.thing",
+        plan=lambda spec, have: iter(
+            [Step("do it", "it done", "nothing", lambda: iter([StringCommand("do it")]))]
+        ),
+    )
+    host.on("^do it$", lambda h, m, s: (False, "E: it cannot be done"))
+    row = engine.converge(host, preflight, phase, admission)
+    told = "thing: want it done, have it cannot be done; look at the host, then run again"
+    assert (row.state, row.problems) == ("failed", [told])
+    said = engine.cluster.nodes["gpu01"].conditions["RackwrightValidated"]
+    assert (said.status, said.reason, said.message) == (status, "RunFailed", told)
+    # Whoever holds the lock has the last word on the node, not we.
+    before = list(engine.cluster.log)
+    refused = FunctionCommand(lambda state, host: False, (), {})
+    engine.monkeypatch.setattr(lock, "take", lambda: refused)
+    assert engine.converge(host, preflight, phase, admission).state == "failed"
+    assert engine.cluster.log == before
 
 
 def test_a_fit_host_is_refused_nothing_and_costs_one_command(engine: Engine) -> None:
