@@ -12,7 +12,7 @@ import yaml
 from pyinfra.api import FactBase
 from pyinfra.api.exceptions import FactProcessError
 
-from facts.value import ABSENT, FactValue, sections
+from facts.value import ABSENT, FactValue, properties, sections
 
 # Source: containerd/containerd docs/cri/config.md and docs/PLUGINS.md, commit 301026e5
 # (read 2026-11-30): versions 3 and 4 split the one CRI plugin of version 2.
@@ -72,6 +72,8 @@ def parse_containerd(output: list[str]) -> ContainerdState:
     if "rc" not in part:
         raise FactProcessError("containerd config dump was cut off")
     text = "\n".join(line for line in part["dump"] if not line.startswith("time="))
+    if len(part["rc"]) != 1 or not part["rc"][0].isdecimal():
+        raise FactProcessError(f"no exit code of containerd config dump in {part['rc']!r}")
     if part["rc"] != ["0"]:
         said = " ".join(line.strip() for line in part["dump"][-2:])
         return ContainerdState(True, said, None, False, "", {}, "", "", (), False)
@@ -153,17 +155,20 @@ class ContainerdService(FactBase[ContainerdServiceState]):
 def parse_containerd_service(output: list[str]) -> ContainerdServiceState:
     """Read what ``ContainerdService.command`` printed."""
     part = sections(["## unit", *output])
-    values = dict(line.partition("=")[::2] for line in part["unit"])
-    if "done" not in part or "ActiveState" not in values:
-        raise FactProcessError(f"systemd does not tell of containerd.service: {output[:3]!r}")
-    started = values.get("ExecMainStartTimestamp", "")
+    if "done" not in part:
+        raise FactProcessError("the state of containerd.service ended early")
+    values = properties(
+        part["unit"], "containerd.service", "ActiveState", "UnitFileState",
+        "ExecMainStartTimestamp", "NeedDaemonReload", "LimitMEMLOCK",
+    )  # fmt: skip
+    started = values["ExecMainStartTimestamp"]
     try:
         return ContainerdServiceState(
             active=values["ActiveState"] == "active",
-            enabled=values.get("UnitFileState") == "enabled",
+            enabled=values["UnitFileState"] == "enabled",
             started_at_s=epoch(started) if started not in ("", "n/a") else None,
-            needs_reload=values.get("NeedDaemonReload") == "yes",
-            memlock_unlimited=values.get("LimitMEMLOCK") == "infinity",
+            needs_reload=values["NeedDaemonReload"] == "yes",
+            memlock_unlimited=values["LimitMEMLOCK"] == "infinity",
             configured_at_s=max(map(float, part["files"]), default=None),
         )
     except ValueError as error:
@@ -197,10 +202,12 @@ class CdiSpecification(FactBase[CdiState | None]):
     """
 
     def command(self) -> str:
-        return "cat /var/run/cdi/nvidia.yaml 2>/dev/null || echo absent"
+        return f"{{ cat /var/run/cdi/nvidia.yaml 2>/dev/null || echo {ABSENT}; }} && echo '## end'"
 
     def process(self, output: list[str]) -> CdiState:
-        return parse_cdi("\n".join(output))
+        if output[-1] != "## end":
+            raise FactProcessError("/var/run/cdi/nvidia.yaml ended early")
+        return parse_cdi("\n".join(output[:-1]))
 
 
 def parse_cdi(text: str) -> CdiState:

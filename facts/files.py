@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import base64
+import contextlib
+import hashlib
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -64,15 +66,18 @@ def parse_files(output: list[str]) -> dict[str, FileState | None]:
         elif path:
             if len(lines) < 2:
                 raise FactProcessError(f"{path}: no hash in {lines!r}")
-            mode, owner, changed, _size = lines[1].split()
+            mode, owner, changed, size = lines[1].split()
+            sha256 = lines[0].split()[0].lstrip("\\")
             text: str | None = None
-            if len(lines) > 2:
-                try:
-                    text = base64.b64decode(lines[2]).decode()
-                except ValueError:
-                    text = None
+            if int(size) <= MAX_BYTES:
+                # The hash is of an earlier moment than the content: they agree, or it is unknown.
+                data = base64.b64decode("".join(lines[2:]), validate=True)
+                if hashlib.sha256(data).hexdigest() != sha256:
+                    raise FactProcessError(f"{path}: its content is not that of its hash")
+                with contextlib.suppress(UnicodeDecodeError):
+                    text = data.decode()
             found[path] = FileState(
-                sha256=lines[0].split()[0].lstrip("\\"),
+                sha256=sha256,
                 mode=mode.zfill(4),
                 owner=owner,
                 text=text,

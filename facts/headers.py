@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 from pyinfra.api import FactBase
 from pyinfra.api.exceptions import FactProcessError
 
-from facts.value import FactValue, sections
+from facts.value import FactValue, each, sections
 
 PACKAGE = "Package: "
+OFFERED = re.compile(rf"{PACKAGE}(linux-headers-\S+)")
+KERNEL = re.compile(r"\d\S*")
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,8 +58,8 @@ def parse_kernel_headers(output: list[str]) -> KernelHeadersState:
         raise FactProcessError("the list of kernels and headers ended early")
     offered = part.get("offered")
     return KernelHeadersState(
-        missing=tuple(part["missing"]),
+        missing=tuple(match[0] for match in each(part["missing"], KERNEL, "kernel")),
         offered=None
         if offered is None
-        else tuple(sorted({line.removeprefix(PACKAGE) for line in offered})),
+        else tuple(sorted({match[1] for match in each(offered, OFFERED, "package")})),
     )

@@ -8,10 +8,19 @@ from dataclasses import dataclass
 from pyinfra.api import FactBase
 from pyinfra.api.exceptions import FactProcessError
 
-from facts.value import FactValue, sections
+from facts.value import FactValue, each, sections
 
 # 200 Gb/sec (4X HDR) | 2.5 Gb/sec (1X SDR)
 RATE = re.compile(r"^(\d+(?:\.\d+)?) Gb/sec")
+
+# mlx5_0/node_guid:0011:2233:4455:6677, mlx5_0/ports/1/state:4: ACTIVE
+VALUE = re.compile(r"([^/]+)/(?:node_guid|ports/(\d+)/([a-z_]+)):(.*)")
+NETDEV = re.compile(r"([^/]+)/device/net/([^/]+)")
+# /sys/class/infiniband_verbs/uverbs0/ibdev:mlx5_0
+CHARACTER_DEVICE = re.compile(r"/sys/class/\w+/(\w+)/ibdev:(\S+)")
+FILE = re.compile(r"\S+")
+PATH = re.compile(r"/\S+")
+FLAG = re.compile(r"[YN01]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,25 +98,23 @@ def parse_infiniband(output: list[str]) -> InfinibandState:
         return InfinibandState((), rdma_cm=False, netns_shared=None)
     guids: dict[str, str] = {}
     ports: dict[str, dict[int, dict[str, str]]] = {}
-    for line in parts["values"]:
-        # mlx5_0/ports/1/state:4: ACTIVE
-        path, _, value = line.partition(":")
-        match path.split("/"):
-            case [name, "node_guid"]:
-                guids[name] = value
-            case [name, "ports", number, attribute]:
-                ports.setdefault(name, {}).setdefault(int(number), {})[attribute] = value
-    if len(parts["parents"]) != len(parts["parent paths"]):
+    for match in each(parts["values"], VALUE, "value of an RDMA device"):
+        name, number, attribute, value = match.groups()
+        if number is None:
+            guids[name] = value
+        else:
+            ports.setdefault(name, {}).setdefault(int(number), {})[attribute] = value
+    if set(parts["parents"]) != guids.keys() or len(parts["parents"]) != len(parts["parent paths"]):
         raise FactProcessError("a device went away while it was read")
-    parents = dict(zip(parts["parents"], parts["parent paths"], strict=True))
+    paths = [match[0] for match in each(parts["parent paths"], PATH, "path of a device")]
+    parents = dict(zip(parts["parents"], paths, strict=True))
     netdevs: dict[str, list[str]] = {}
-    for line in parts["netdevs"]:
-        name, _, path = line.partition("/")
-        netdevs.setdefault(name, []).append(path.rpartition("/")[2])
-    files = set(parts["files"])
+    for match in each(parts["netdevs"], NETDEV, "network device"):
+        netdevs.setdefault(match[1], []).append(match[2])
+    files = {match[0] for match in each(parts["files"], FILE, "file name")}
     verbs = {device: node for node, device in _character_devices(parts["verbs"]) if node in files}
     mads = [(node, device) for node, device in _character_devices(parts["mad"]) if node in files]
-    mode = parts["netns"]
+    mode = [match[0] for match in each(parts["netns"], FLAG, "flag")]
     return InfinibandState(
         devices=tuple(
             InfinibandDevice(
@@ -127,9 +134,7 @@ def parse_infiniband(output: list[str]) -> InfinibandState:
 
 
 def _character_devices(lines: list[str]) -> list[tuple[str, str]]:
-    # /sys/class/infiniband_verbs/uverbs0/ibdev:mlx5_0
-    pairs = (line.split(":", 1) for line in lines)
-    return [(path.split("/")[-2], device) for path, device in pairs]
+    return [(match[1], match[2]) for match in each(lines, CHARACTER_DEVICE, "character device")]
 
 
 def _pci(path: str | None) -> str | None:

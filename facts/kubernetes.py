@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pyinfra.api import FactBase
 from pyinfra.api.exceptions import FactProcessError
 
-from facts.value import ABSENT, FactValue, sections
+from facts.value import ABSENT, FactValue, properties, sections
 
 KUBELET_CONF = "/etc/kubernetes/kubelet.conf"
 BOOTSTRAP_CONF = "/etc/kubernetes/bootstrap-kubelet.conf"
@@ -61,17 +61,18 @@ def parse_kubelet(output: list[str]) -> KubeletState:
     if "done" not in part:
         raise FactProcessError("the kubelet's state was cut off")
     server = part["server"][0] if part["server"] else ""
-    if server == "unreadable" or not server:
+    if server != ABSENT and not server.startswith("server:"):
         raise FactProcessError(f"{KUBELET_CONF} names no server")
-    unit = dict(line.partition("=")[::2] for line in part["unit"])
-    if "ActiveState" not in unit:
-        raise FactProcessError("systemd does not tell of kubelet.service")
+    unit = properties(part["unit"], "kubelet.service", "ActiveState", "UnitFileState")
+    for name in ("bootstrap", "ca"):
+        if part[name] not in (["yes"], ["no"]):
+            raise FactProcessError(f"whether there is a {name} file is not said in {part[name]!r}")
     return KubeletState(
         api_server=None if server == ABSENT else server.removeprefix("server:").strip(),
         bootstrapping=part["bootstrap"] == ["yes"],
         ca_present=part["ca"] == ["yes"],
-        active=unit.get("ActiveState") == "active",
-        enabled=unit.get("UnitFileState") == "enabled",
+        active=unit["ActiveState"] == "active",
+        enabled=unit["UnitFileState"] == "enabled",
         cni_configs=tuple(part["cni"]),
         plugin_sockets=tuple(part["sockets"]),
     )

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pyinfra.api import FactBase
 from pyinfra.api.exceptions import FactProcessError
 
-from facts.value import ABSENT, FactValue, sections
+from facts.value import ABSENT, FactValue, properties, sections
 
 # GPU 0: NVIDIA H100 80GB HBM3 (UUID: GPU-5c1f...)
 #   MIG 1g.10gb     Device  0: (UUID: MIG-...)
@@ -18,6 +18,10 @@ LISTED_MIG = re.compile(r"^\s+MIG (\S+)\s+Device\s+(\d+): \(UUID: (MIG-[^)]+)\)"
 GPU_INSTANCE = re.compile(r"^\|\s+(\d+)\s+MIG (\S+)\s+(\d+)\s+(\d+)\s+(\d+):(\d+)\s+\|")
 # |   0  MIG 1g.10gb       19     7/7        9.75       No     16     1     0   |
 OFFERED_PROFILE = re.compile(r"^\|\s+(\d+)\s+MIG (\S+)\s+(\d+)\s+(\d+)/(\d+)\s+([\d.]+)")
+# |   0  MIG ...: a row of a table, whatever follows
+MIG_ROW = re.compile(r"^\|\s+\d+\s+MIG\s")
+# The rest of a table; No MIG-enabled devices found. | WARNING: infoROM is corrupted at gpu 0000:...
+SAID = re.compile(r"^(\s*$|[+|]|no\b|warning\b|failed\b|unable\b)", re.IGNORECASE)
 
 DRIVER_NOT_LOADED = 9
 """Exit code. Source: nvidia-smi(1), 2026 edition, "RETURN VALUE" (read 2026-11-30)."""
@@ -111,19 +115,27 @@ def parse_gpus(output: list[str]) -> GpusState:
 
     devices: dict[int, list[MigDevice]] = {}
     current = -1
+    listed: dict[int, str] = {}
     for line in part["list"]:
         if gpu := LISTED_GPU.match(line):
             current = int(gpu[1])
+            listed[current] = gpu[3]
         elif mig := LISTED_MIG.match(line):
             devices.setdefault(current, []).append(MigDevice(mig[1], mig[3]))
+        elif not SAID.match(line):
+            raise FactProcessError(f"no GPU and no MIG device in {line!r}")
     instances: dict[int, list[str]] = {}
     for line in part["instances"]:
         if found := GPU_INSTANCE.match(line):
             instances.setdefault(int(found[1]), []).append(found[2])
+        elif not SAID.match(line) or MIG_ROW.match(line):
+            raise FactProcessError(f"no GPU instance in {line!r}")
     offered: dict[int, list[str]] = {}
     for line in part["profiles"]:
         if found := OFFERED_PROFILE.match(line):
             offered.setdefault(int(found[1]), []).append(found[2])
+        elif not SAID.match(line) or MIG_ROW.match(line):
+            raise FactProcessError(f"no profile in {line!r}")
 
     gpus = []
     for line in part["query"]:
@@ -145,6 +157,8 @@ def parse_gpus(output: list[str]) -> GpusState:
                 profiles_offered=tuple(offered.get(index, ())),
             )
         )
+    if listed != {gpu.index: gpu.uuid for gpu in gpus}:
+        raise FactProcessError(f"nvidia-smi -L lists {listed!r}, and its query other GPUs")
     return GpusState(usable=True, reason=None, gpus=tuple(gpus))
 
 
@@ -189,11 +203,11 @@ class MigService(FactBase[MigServiceState]):
         )
 
     def process(self, output: list[str]) -> MigServiceState:
-        values = dict(line.partition("=")[::2] for line in output)
-        if "ActiveState" not in values:
-            raise FactProcessError(f"systemd does not tell of the unit: {output[:3]!r}")
+        values = properties(
+            output, "rackwright-mig.service", "ActiveState", "UnitFileState", "NeedDaemonReload"
+        )
         return MigServiceState(
-            enabled=values.get("UnitFileState") == "enabled",
+            enabled=values["UnitFileState"] == "enabled",
             failed=values["ActiveState"] == "failed",
-            needs_reload=values.get("NeedDaemonReload") == "yes",
+            needs_reload=values["NeedDaemonReload"] == "yes",
         )

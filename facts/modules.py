@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 from pyinfra.api import FactBase
 from pyinfra.api.exceptions import FactProcessError
 
-from facts.value import FactValue, sections
+from facts.value import FactValue, each, sections
+
+LOADED = re.compile(r"(\S+) (\d+|-)")
+# kernel/fs/overlayfs/overlay.ko
+BUILTIN = re.compile(r"\S+/([^/\s]+?)\.ko(?:\.\w+)?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,12 +51,10 @@ def parse_modules(output: list[str]) -> KernelModulesState:
     if "end" not in parts:
         raise FactProcessError("the list of modules ended early")
     loaded: dict[str, int] = {}
-    for line in parts["loaded"]:
-        name, _, uses = line.partition(" ")
+    for match in each(parts["loaded"], LOADED, "module"):
         # "-" in place of the count: the kernel cannot unload modules at all.
-        loaded[name] = int(uses) if uses.isdecimal() else 1
-    # kernel/fs/overlayfs/overlay.ko
+        loaded[match[1]] = int(match[2]) if match[2].isdecimal() else 1
     builtin = frozenset(
-        line.rpartition("/")[2].partition(".ko")[0].replace("-", "_") for line in parts["builtin"]
+        match[1].replace("-", "_") for match in each(parts["builtin"], BUILTIN, "module")
     )
     return KernelModulesState(loaded, builtin)

@@ -8,13 +8,18 @@ from dataclasses import dataclass, field
 from pyinfra.api import FactBase
 from pyinfra.api.exceptions import FactProcessError
 
-from facts.value import ABSENT, FactValue, sections
+from facts.value import ABSENT, FactValue, each, properties, sections
 
 # NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  570.86.15  Release Build ...
 # NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.104.05  Sat Aug 19 ...
 NVRM_VERSION = re.compile(r"^NVRM version: .*?\s(\d+\.\d+(?:\.\d+)?)\s")
 
 LIBRARY = "libnvidia-ml.so."
+LIBRARY_FILE = re.compile(rf"/.*/{re.escape(LIBRARY)}(\d+(?:\.\d+)+)")
+MODULE = re.compile(r"/sys/module/(\w+)")
+PCI_ADDRESS = re.compile(r"[0-9a-fA-F]{4,}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}\.[0-7]")
+# 6.12.57+deb13-amd64 580.178.04 Dual MIT/GPL
+ON_DISK = re.compile(r"(\S+) (\d+(?:\.\d+)+) (\S.*)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,14 +72,15 @@ def parse_driver(output: list[str]) -> NvidiaDriverState:
         if match is None:
             raise FactProcessError(f"no driver version in {parts['version'][0]!r}")
         version, open_module = match[1], "Open Kernel Module" in parts["version"][0]
-    library = parts["library"][0].rpartition(LIBRARY)[2] if parts["library"] else None
+    library = each(parts["library"], LIBRARY_FILE, "library")
+    modules = [match[1] for match in each(parts["modules"], MODULE, "module")]
     return NvidiaDriverState(
         version=version,
         open_module=open_module,
-        uvm="/sys/module/nvidia_uvm" in parts["modules"],
-        peermem="/sys/module/nvidia_peermem" in parts["modules"],
-        gpus=tuple(address.lower() for address in parts["gpus"]),
-        library=library or None,
+        uvm="nvidia_uvm" in modules,
+        peermem="nvidia_peermem" in modules,
+        gpus=tuple(match[0].lower() for match in each(parts["gpus"], PCI_ADDRESS, "GPU")),
+        library=library[0][1] if library else None,
     )
 
 
@@ -127,10 +133,8 @@ def parse_modules(output: list[str]) -> NvidiaModulesState:
     if "end" not in parts:
         raise FactProcessError("the list of modules ended early")
     on_disk: dict[str, NvidiaModule] = {}
-    for line in parts["disk"]:
-        kernel, version, licence = [*line.split(" ", 2), "", ""][:3]
-        if not version:
-            raise FactProcessError(f"{kernel}: modinfo knows no version of nvidia")
+    for match in each(parts["disk"], ON_DISK, "version of nvidia, as modinfo tells it,"):
+        kernel, version, licence = match.groups()
         # Source: NVIDIA/open-gpu-kernel-modules kernel-open/nvidia/nv.c at df1c9a3d.
         on_disk[kernel] = NvidiaModule(version, open_module="GPL" in licence)
     dkms: dict[str, dict[str, str]] = {}
@@ -144,8 +148,11 @@ def parse_modules(output: list[str]) -> NvidiaModulesState:
         match link.rstrip("/").split("/"):
             case [version] if version[:1].isdigit():
                 dkms.setdefault(version, {})
-            case [version, kernel, _] if kernel not in ("build", "source"):
-                dkms.setdefault(version, {}).setdefault(kernel, "built")
+            case [version, kernel, _]:
+                if kernel not in ("build", "source"):
+                    dkms.setdefault(version, {}).setdefault(kernel, "built")
+            case _:
+                raise FactProcessError(f"no module of DKMS in {line!r}")
     return NvidiaModulesState(on_disk, dkms)
 
 
@@ -191,14 +198,16 @@ ARGUMENTS = re.compile(r"argv\[\]=(.*?) ; ")
 
 def parse_persistenced(output: list[str]) -> NvidiaPersistencedState:
     """Read ``Name=value`` lines of systemctl show."""
-    values = dict(line.split("=", 1) for line in output if "=" in line)
-    if "LoadState" not in values:
-        raise FactProcessError(f"no unit in {output!r}")
+    values = properties(
+        output, "nvidia-persistenced.service", "LoadState", "ActiveState", "UnitFileState"
+    )
     arguments = ARGUMENTS.search(values.get("ExecStart", ""))
+    if arguments is None and values["LoadState"] == "loaded":
+        raise FactProcessError(f"no command of nvidia-persistenced.service in {output!r}")
     return NvidiaPersistencedState(
         installed=values["LoadState"] not in ("not-found", "masked"),
-        active=values.get("ActiveState") == "active",
-        enabled=values.get("UnitFileState") in ("enabled", "alias", "indirect"),
-        static=values.get("UnitFileState") == "static",
+        active=values["ActiveState"] == "active",
+        enabled=values["UnitFileState"] in ("enabled", "alias", "indirect"),
+        static=values["UnitFileState"] == "static",
         command=arguments[1] if arguments else None,
     )

@@ -11,7 +11,7 @@ from pyinfra.api import FactBase
 from pyinfra.api.exceptions import FactProcessError
 
 from facts.grub import LINK, default_kernel
-from facts.value import ABSENT, FactValue, sections
+from facts.value import ABSENT, FactValue, each, sections
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,16 +42,18 @@ class OsRelease(FactBase[OsReleaseState]):
         return parse_os_release(output)
 
 
+SETTING = re.compile(r"\s*(\w+)=(.*)")
+
+
 def parse_os_release(lines: list[str]) -> OsReleaseState:
     """Read ``KEY=value`` lines, quoted as a shell would. Source: os-release(5)."""
     values: dict[str, str] = {}
-    for line in lines:
-        key, equals, value = line.partition("=")
-        if equals and not line.startswith("#"):
-            try:
-                values[key.strip()] = " ".join(shlex.split(value))
-            except ValueError:
-                raise FactProcessError(f"a quote is not closed in {line!r}") from None
+    settings = [line for line in lines if line.strip() and not line.startswith("#")]
+    for match in each(settings, SETTING, "setting of os-release"):
+        try:
+            values[match[1]] = " ".join(shlex.split(match[2]))
+        except ValueError:
+            raise FactProcessError(f"a quote is not closed in {match[0]!r}") from None
     if "ID" not in values:
         raise FactProcessError("os-release has no ID")
     return OsReleaseState(
@@ -112,22 +114,27 @@ def parse_machine(output: list[str]) -> MachineState:
         architecture, boot_id, uptime = parts["first"]
         secure = parts["secure boot"][0].split()
         return MachineState(
-            architecture=architecture.strip(),
+            architecture=_word(architecture),
             machine_id=_identity(parts["machine-id"]),
             product_uuid=_identity(parts["uuid"]),
-            boot_id=boot_id.strip(),
+            boot_id=_word(boot_id),
             uptime_s=float(uptime.split()[0]),
             secure_boot=None if secure == [ABSENT] else int(secure[-1]) == 1,
-            cgroup_v2=parts["cgroup"] == ["cgroup2fs"],
+            cgroup_v2=_word(*parts["cgroup"]) == "cgroup2fs",
             cpus=int(parts["size"][0]),
             memory_mib=int(parts["size"][1].split()[1]) // 1024,
         )
-    except (KeyError, IndexError, ValueError) as error:
+    except (KeyError, IndexError, ValueError, TypeError) as error:
         raise FactProcessError(f"no machine in {output!r}: {error}") from error
 
 
+def _word(text: str) -> str:
+    (word,) = text.split()
+    return word
+
+
 def _identity(lines: list[str]) -> str | None:
-    text = lines[0].strip().lower() if lines else ""
+    text = _word(lines[0]).lower() if lines and lines[0].strip() else ""
     # An image that asks for a new id at its first boot says so. Source: machine-id(5).
     return None if text in ("", "uninitialized") else text
 
@@ -237,29 +244,42 @@ class Kernels(FactBase[KernelsState]):
             "{ grep -a '_entry=' /boot/grub/grubenv || true; } && echo '## peer memory' && "
             # Not /proc/kallsyms: to print its 200,000 lines takes seconds.
             "{ grep -c 'symbol:ib_register_peer_memory_client ' "
-            "/lib/modules/$(uname -r)/modules.symbols || true; }"
+            "/lib/modules/$(uname -r)/modules.symbols || true; } && echo '## end'"
         )
 
     def process(self, output: list[str]) -> KernelsState:
         return parse_kernels(output)
 
 
+IMAGE = re.compile(r"/boot/vmlinuz-(\S+)")
+LINKED = re.compile(r"(?:\S*/)?vmlinuz-\S+")
+CHOICE = re.compile(r"\w*_entry=.*")
+HEADERS = re.compile(r"/lib/modules/([^/]+)/build/\.")
+# What the command's grep lets through.
+MENU = re.compile(r"\s*(?:set default=|menuentry |submenu |linux|function |}).*")
+
+
 def parse_kernels(output: list[str]) -> KernelsState:
     """Read what ``Kernels.command`` printed."""
     parts = sections(["## first", *output])
-    if "peer memory" not in parts or len(parts["first"]) != 2:
+    if "end" not in parts or len(parts["first"]) != 2:
         raise FactProcessError("the list of kernels ended early")
-    running, version = parts["first"]
-    images = tuple(line.rpartition("/vmlinuz-")[2] for line in parts["images"])
+    running, version = parts["first"][0].strip(), parts["first"][1]
+    if version.split()[:3] != ["Linux", "version", running]:
+        raise FactProcessError(f"kernel {running!r} and {version!r} are two")
+    images = tuple(match[1] for match in each(parts["images"], IMAGE, "kernel"))
+    each(parts["link"], LINKED, "kernel")
+    each(parts["grub"], MENU, "line of the boot menu")
+    each(parts["grubenv"], CHOICE, "choice of the boot menu")
     stamps = (line.split(" ", 1) for line in parts["initramfs"])
     return KernelsState(
-        running=running.strip(),
+        running=running,
         next_boot=_next_boot(parts, images),
         installed=images,
-        headers=tuple(line.split("/")[3] for line in parts["headers"]),
+        headers=tuple(match[1] for match in each(parts["headers"], HEADERS, "headers")),
         initramfs_changed_at_s={path.partition("initrd.img-")[2]: int(at) for at, path in stamps},
         compiler=_compiler(version),
-        peer_memory=parts["peer memory"] not in (["0"], []),
+        peer_memory=any(int(count) for count in parts["peer memory"]),
     )
 
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Any
 
 from pyinfra.api import FactBase
 from pyinfra.api.exceptions import FactProcessError
 
-from facts.value import ABSENT, FactValue, sections
+from facts.value import ABSENT, FactValue, each, sections
 
 # Source: dpkg-query(1) 1.21, "--show": the states of a package.
 WHOLE = "installed"
@@ -105,6 +106,9 @@ class Packages(FactBase[PackagesState]):
         return parse_packages(output)
 
 
+NAME = re.compile(r"[a-z0-9-]+")
+
+
 def parse_packages(output: list[str]) -> PackagesState:
     """Read what ``Packages.command`` printed."""
     if output == [ABSENT]:
@@ -112,7 +116,7 @@ def parse_packages(output: list[str]) -> PackagesState:
     parts = sections(output)
     if "end" not in parts or not parts["architecture"]:
         raise FactProcessError("the list of packages ended early")
-    architecture = parts["architecture"][0].strip()
+    (architecture,) = (match[0] for match in each(parts["architecture"], NAME, "architecture"))
     packages: dict[str, PackageState] = {}
     for line in parts["packages"]:
         try:

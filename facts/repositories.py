@@ -59,7 +59,9 @@ def parse_sources(output: list[str]) -> tuple[AptSource, ...]:
         raise FactProcessError("the list of sources ended early")
     texts: dict[str, list[str]] = {}
     for line in output[:-1]:
-        path, _, text = line.partition("\t")
+        path, tab, text = line.partition("\t")
+        if not tab or not path.startswith("/"):
+            raise FactProcessError(f"no line of a source in {line!r}")
         texts.setdefault(path, []).append(text)
     found = list[AptSource]()
     for path, lines in texts.items():

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 from pyinfra.api import FactBase
 from pyinfra.api.exceptions import FactProcessError
 
-from facts.value import ABSENT, FactValue, sections
+from facts.value import ABSENT, FactValue, each, sections
+
+PARAMETER = re.compile(r"/proc/sys/(\S+?):(.*)")
+IN_USE = re.compile(r"/\S.*")
+ENTRY = re.compile(r"\s*\S+\s+\S+\s+swap\b.*")
+# UNIT LOAD ACTIVE SUB DESCRIPTION; LOAD is loaded, masked, not-found ...
+UNIT = re.compile(r"\W*(\S+\.swap)\s+(\S+)\s.*")
 
 
 class Sysctls(FactBase[dict[str, str | None]]):
@@ -41,8 +48,8 @@ def parse_sysctls(output: list[str]) -> dict[str, str | None]:
     """Read ``/proc/sys/PATH:VALUE`` lines."""
     if output[-1] != "## end":
         raise FactProcessError("the list of sysctls ended early")
-    pairs = (line.partition(":") for line in output[:-1])
-    values = {path.removeprefix("/proc/sys/").replace("/", "."): value for path, _, value in pairs}
+    found = each(output[:-1], PARAMETER, "parameter")
+    values = {match[1].replace("/", "."): match[2] for match in found}
     return {name: values.get(name) for name in Sysctls.NAMES}
 
 
@@ -81,12 +88,11 @@ def parse_swap(output: list[str]) -> SwapState:
     parts = sections(output)
     if "end" not in parts:
         raise FactProcessError("the list of swaps ended early")
-    # UNIT LOAD ACTIVE SUB DESCRIPTION; LOAD is loaded, masked, not-found ...
-    units = (line.split()[:2] for line in parts["units"] if line.strip())
+    units = each([line for line in parts["units"] if line.strip()], UNIT, "unit")
     return SwapState(
-        active=tuple(parts["active"]),
-        fstab=tuple(parts["fstab"]),
-        units=tuple(unit[0] for unit in units if unit[1] == "loaded"),
+        active=tuple(match[0] for match in each(parts["active"], IN_USE, "swap")),
+        fstab=tuple(match[0] for match in each(parts["fstab"], ENTRY, "entry of fstab")),
+        units=tuple(match[1] for match in units if match[2] == "loaded"),
     )
 
 

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from typing import Any
+
+from pyinfra.api.exceptions import FactProcessError
 
 ABSENT = "absent"
 """Printed by a fact's command in place of a file or tool that is not there."""
@@ -21,6 +24,30 @@ class FactValue:
     def to_json(self) -> dict[str, Any]:
         """Let ``pyinfra INVENTORY fact ...`` print the value."""
         return dataclasses.asdict(self)  # type: ignore[call-overload, no-any-return]
+
+
+def properties(lines: list[str], unit: str, *names: str) -> dict[str, str]:
+    """
+    Read what ``systemctl show`` printed of *unit*: ``Name=value`` lines.
+
+    Raises ``FactProcessError`` for any other line, and if one of *names* is missing: systemd prints
+    all that it is asked for, empty where there is nothing.
+    """
+    found = dict(line.partition("=")[::2] for line in lines)
+    missing = [name for name in names if name not in found]
+    if missing or not all("=" in line for line in lines):
+        what = ", ".join(missing) or "property"
+        raise FactProcessError(f"systemd does not tell of {unit}: no {what} in {lines[:3]!r}")
+    return found
+
+
+def each(lines: list[str], form: re.Pattern[str], what: str) -> list[re.Match[str]]:
+    """Every line in its form; raises ``FactProcessError`` for one that is not: it is unknown."""
+    found = [form.fullmatch(line) for line in lines]
+    for line, match in zip(lines, found, strict=True):
+        if match is None:
+            raise FactProcessError(f"no {what} in {line!r}")
+    return [match for match in found if match]
 
 
 def sections(lines: list[str], marker: str = "## ") -> dict[str, list[str]]:

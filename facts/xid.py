@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from pyinfra.api import FactBase
 from pyinfra.api.exceptions import FactProcessError
 
-from facts.value import FactValue
+from facts.value import FactValue, each
 
 # NVRM: Xid (PCI:0000:3b:00): 79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus.
-XID = re.compile(r"NVRM: Xid \(PCI:([0-9a-fA-F:.]+)\): (\d+),? ?(.*)")
+XID = re.compile(r".*NVRM: Xid \((?:PCI:)?([0-9a-fA-F:.]+)\): (\d+),? ?(.*)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,5 +34,5 @@ class Xids(FactBase[tuple[Xid, ...]]):
     def process(self, output: list[str]) -> tuple[Xid, ...]:
         if output[-1:] != ["## end"]:
             raise FactProcessError("the kernel's log could not be read to its end")
-        found = (XID.search(line) for line in output[:-1])
-        return tuple(Xid(match[1].lower(), int(match[2]), match[3]) for match in found if match)
+        found = each(output[:-1], XID, "Xid")
+        return tuple(Xid(match[1].lower(), int(match[2]), match[3]) for match in found)

@@ -5,11 +5,14 @@ from __future__ import annotations
 import subprocess
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
 from pyinfra.api.exceptions import FactProcessError
 
+from facts.network import ApiServer
+from facts.os import Clock, DiskFree, OsRelease
 from facts.readings import READINGS
 from facts.snapshot import Snapshot, parse_snapshot
 from tests.support.cases import CASES, contains, plain
@@ -46,11 +49,65 @@ def test_default_is_unknown(fact) -> None:
     assert fact.default() is None
 
 
+DISK_FREE = ["Filesystem", *3 * ["/dev/vda1 99 1 50 1% /"]]
+EMPTY_LISTS = ("AptSources", "UnattendedUpgrades", "Sysctls", "Xids", "PciDevices", "Infiniband")
+"""Of a host that has nothing of the kind they print their end, and nothing before it."""
+
+
+@pytest.mark.parametrize(
+    "rubbish", ["rubbish", "\x00 \ufffd", "<html>", "Segmentation fault", "-", "## end"]
+)
 @pytest.mark.parametrize("fact", READINGS, ids=lambda fact: fact.__name__)
-def test_rubbish_is_unread_and_hurts_no_other_reading(fact) -> None:
-    output = [f"--8<-- {fact.__name__}", "\x00 rubbish \ufffd", "## end", "--8<-- rc 0"]
+def test_rubbish_is_unread_and_hurts_no_other_reading(fact, rubbish) -> None:
+    output = ["--8<-- DiskFree", *DISK_FREE, "--8<-- rc 0"] if fact is not DiskFree else []
+    output += [f"--8<-- {fact.__name__}", rubbish, "--8<-- rc 0"]
     readings = parse_snapshot(output, READINGS)
-    assert len(readings.unread) >= len(READINGS) - 1
+    if rubbish != "## end" or fact.__name__ not in EMPTY_LISTS:
+        assert readings.known(fact) is None
+        assert fact.__name__ in readings.unread
+    assert (readings.known(DiskFree) is None) == (fact is DiskFree)
+
+
+def case_of(path: Path) -> tuple[Any, list[str], object]:
+    """A case's fact, its output, and what is read of it; ``None`` for a case of an error."""
+    case = yaml.safe_load(path.read_text())
+    module, name = path.parent.name.split(".")
+    fact = getattr(import_module(f"facts.{module}"), name)
+    output = case["output"].splitlines()
+    return fact, output, parsed(fact, output)
+
+
+def parsed(fact: Any, output: list[str]) -> Any:
+    snapshot = [f"--8<-- {fact.__name__}", *output, "--8<-- rc 0"]
+    return parse_snapshot(snapshot, READINGS).known(fact)
+
+
+ANY_WORDS = {
+    "UnattendedUpgrades": "patterns of names", "Kubelet": "names of files",
+    "ApiServer": "a tool's message", "Containerd": "a tool's message", "Gpus": "a tool's message",
+}  # fmt: skip
+"""Readings some of whose lines may be any words: what is told of them, and decides nothing else."""
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda p: f"{p.parent.name}/{p.stem}")
+def test_a_line_of_rubbish_makes_a_reading_unread_or_no_difference(path: Path) -> None:
+    fact, output, good = case_of(path)
+    for n, line in enumerate(output):
+        if good is None or line.startswith("## ") or fact is Clock:
+            continue
+        spoilt = parsed(fact, [*output[:n], "rubbish in its place", *output[n + 1 :]])
+        assert spoilt in (None, good) or fact.__name__ in ANY_WORDS, (line, spoilt)
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda p: f"{p.parent.name}/{p.stem}")
+def test_a_reading_that_was_cut_short_is_unread(path: Path) -> None:
+    fact, output, good = case_of(path)
+    for n in range(1, len(output)):
+        cut = parsed(fact, output[:n])
+        # A plain cat that did not get to the end does not end with 0; what the tool of the API
+        # server's reading says comes last, and decides only what is told.
+        if good is not None and fact not in (OsRelease, ApiServer):
+            assert cut in (None, good), (output[n], cut)
 
 
 def test_snapshot_is_shell_that_any_sh_reads() -> None:
