@@ -543,7 +543,7 @@ def test_kad_03_without_the_api_server_the_clock_is_judged_by_ours(engine: Engin
         (cluster(nodes={"gpu01": open_node(machine_id="ffff", ready="Unknown")}), {}),
         (prints("KernelHeaders", f"## missing\n{KERNEL}\n## end"), {}),
         (
-            prints("KernelHeaders", f"## missing\n{KERNEL}\n## offered\nPackage: x\n## end"),
+            prints("KernelHeaders", f"## missing\n{KERNEL}\n## offered\nPackage: linux-headers-x\n## end"),
             {"debian_repository_url": "http://mirror.test/debian"},
         ),
         (
@@ -553,7 +553,7 @@ def test_kad_03_without_the_api_server_the_clock_is_judged_by_ours(engine: Engin
             ),
             {},
         ),
-        (prints("KernelHeaders", "## missing\n6.1.0-9\n## offered\nPackage: x\n## end"), {}),
+        (prints("KernelHeaders", "## missing\n6.1.0-9\n## offered\nPackage: linux-headers-x\n## end"), {}),
         (prints("Xids", "NVRM: Xid (PCI:0001:41:00): 13, pid=7, name=python\n## end"), {}),
         (reading("Machine", ("2f6c", "")), {}),
     ],

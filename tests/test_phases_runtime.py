@@ -56,7 +56,6 @@ def test_fresh_host_gets_everything_in_order(converge):
         "container_runtime | lift containerd's limits for RDMA",
         "container_runtime | point containerd at the registry mirrors",
         "container_runtime | start containerd",
-        "container_runtime | write the CDI specification",
         "container_runtime | run a container through the nvidia runtime",
         "mig | declare the MIG layout",
         "mig | install what applies it",
@@ -78,8 +77,8 @@ def test_fresh_host_gets_everything_in_order(converge):
 def test_fresh_host_is_read_once_per_batch_of_steps(converge):
     host = bare()
     converge(host, *ALL, **DIVIDED)
-    # Shown, under the lock, after the runtime, the specification, the proof, and MIG.
-    assert host.snapshots == 6
+    # Shown, under the lock, after the runtime, the proof, and MIG.
+    assert host.snapshots == 5
 
 
 def test_the_first_plan_names_what_is_to_come(converge):
@@ -104,7 +103,7 @@ def test_converged_host_costs_one_command_and_keeps_its_daemon(converge):
     assert runtime(host).service.started_at_s == started
 
 
-COMMANDS = 21
+COMMANDS = 20
 """Changing commands of a fresh run: in between is everything where it can die."""
 
 
@@ -163,6 +162,12 @@ def converged(converge, **asked) -> SimulatedHost:
     assert converge(host, *ALL, **asked).state == "done"
     host.log.clear()
     return host
+
+
+def in_service(engine: Engine, host: SimulatedHost) -> None:
+    """The host has joined, and its node is open."""
+    host.values["joined"] = "server: https://10.0.0.1:6443"
+    engine.cluster.nodes = {"gpu01": open_node()}
 
 
 def put(host: SimulatedHost, path: str, text: str, **values) -> None:
@@ -228,7 +233,7 @@ def test_rtm_13_nothing_is_written_on_a_node_in_service_that_asks_for_a_restart(
 ):
     host = converged(converge)
     break_it(host)
-    engine.cluster.nodes = {"gpu01": open_node()}
+    in_service(engine, host)
     row = converge(host, *ALL)
     assert host.changes == []
     assert row.problems == [
@@ -239,7 +244,7 @@ def test_rtm_13_nothing_is_written_on_a_node_in_service_that_asks_for_a_restart(
 
 def test_mirrors_are_changed_on_a_node_in_service_since_they_ask_for_no_restart(engine, converge):
     host = converged(converge)
-    engine.cluster.nodes = {"gpu01": open_node()}
+    in_service(engine, host)
     row = converge(host, *ALL, registry_mirrors={"docker.io": MIRROR, "ghcr.io": MIRROR})
     assert changes(row) == ["point containerd at the registry mirrors"]
     assert MIRROR in host.files["/etc/containerd/certs.d/ghcr.io/hosts.toml"].text
@@ -289,7 +294,7 @@ def test_a_main_file_that_could_not_be_read_whole_is_not_taken_for_none(converge
     def without_text(machine, command):
         """As ``Files`` prints a file that is larger than it reads."""
         found = answers(machine, command)
-        return re.sub(rf"(## {containerd.CONFIG}\n.*\n.*\n).*\n", r"\1", found)
+        return re.sub(rf"(## {containerd.CONFIG}\n.*\n.* )\d+\n.*\n", r"\g<1>65537\n", found)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(simulated_node, "files", without_text)
@@ -417,6 +422,7 @@ def test_rtm_15_a_specification_of_older_mig_devices_is_written_anew(converge):
 
 def test_a_specification_that_does_not_come_fails_with_where_to_look(converge):
     host = bare()
+    machine(host).on_configured.pop("nvidia-container-toolkit-base")
     host.on("^systemctl restart nvidia-cdi-refresh", lambda h, m, s: True)
     row = converge(host, *ALL)
     assert row.problems == [
@@ -477,7 +483,7 @@ def test_a_custom_layout_is_made_largest_first(converge):
 
 def test_mig_10_a_layout_is_not_changed_on_a_node_in_service(engine, converge):
     host = converged(converge)
-    engine.cluster.nodes = {"gpu01": open_node()}
+    in_service(engine, host)
     row = converge(host, *ALL, **DIVIDED)
     assert host.changes == []
     assert row.problems == [

@@ -174,6 +174,15 @@ class Machine:
                 for name in file.text.splitlines():
                     if not name.startswith("#"):
                         self.modprobe(name)
+        for path in host.files:  # after the modules: some parameters come with them
+            if path.startswith("/etc/sysctl.d/"):
+                self.set_parameters(host.files[path].text)
+
+    def set_parameters(self, text: str) -> bool:
+        pairs = [line.partition(" = ")[::2] for line in text.splitlines() if " = " in line]
+        known = {name.replace(".", "/"): value for name, value in pairs}
+        self.sysctls |= {name: value for name, value in known.items() if name in self.sysctls}
+        return known.keys() <= self.sysctls.keys()
 
     def modprobe(self, name: str) -> bool:
         if name.startswith("nvidia"):
@@ -215,7 +224,7 @@ class Machine:
             f"(Debian 14.2.0-19) 14.2.0, GNU ld)\n## images\n{images}\n"
             f"## link\nboot/vmlinuz-{self.next_boot}\n"
             f"## headers\n{headers}\n## initramfs\n{stamps}\n## grub\n## grubenv\n## peer memory\n"
-            f"{int(self.peer_memory)}"
+            f"{int(self.peer_memory)}\n## end"
         )
 
     def module_list(self) -> str:
@@ -538,15 +547,7 @@ def modprobe(host: SimulatedHost, match: re.Match[str], stdin: str) -> bool:
 
 
 def sysctl(host: SimulatedHost, match: re.Match[str], stdin: str) -> bool:
-    state = machine(host)
-    for line in host.files[host.log[-1].split()[-1]].text.splitlines():
-        name, _, value = line.partition(" = ")
-        if value:
-            path = name.replace(".", "/")
-            if path not in state.sysctls:
-                return False
-            state.sysctls[path] = value
-    return True
+    return machine(host).set_parameters(host.files[host.log[-1].split()[-1]].text)
 
 
 def swapoff(host: SimulatedHost, match: re.Match[str], stdin: str) -> bool:

@@ -298,7 +298,9 @@ def bare(name: str = "gpu01", *, driver: bool = True, **changes: Any) -> Simulat
     host.facts |= {
         "Containerd": state.dump,
         "ContainerdService": state.unit_state,
-        "CdiSpecification": lambda h: yaml.safe_dump(state.cdi) if state.cdi else "absent",
+        "CdiSpecification": lambda h: (
+            (yaml.safe_dump(state.cdi) if state.cdi else "absent\n") + "## end"
+        ),
         "Gpus": state.smi,
         "MigService": state.mig_state,
         "Kubelet": kubelet,

@@ -1,0 +1,249 @@
+"""The whole main job on a simulated host: killed anywhere, unreadable, shown before it is done."""
+
+from __future__ import annotations
+
+import random
+import re
+import runpy
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from cluster import CLOSED_TAINT, VALIDATED_CONDITION, Condition, NodeState
+from facts.snapshot import MARK
+from operations import kubeadm, node
+from tests.support.machine import machine
+from tests.support.runtime import MIRROR, Engine, make_engine, whole
+from tests.support.simulated_cluster import EMPTY
+from tests.support.simulated_node import Moments, SimulatedHost, boot
+
+KILLS, ALL_KILLS = 3, 50
+"""Per scenario: in every run of the tests, and with ``--lab-all``."""
+
+
+@pytest.fixture(scope="module")
+def phases() -> tuple[ModuleType, ...]:
+    """Those of the main job, from its own file."""
+    found: list[ModuleType] = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(node, "converge", lambda name, phases: found.extend(phases))
+        runpy.run_path("deploys/gpu_node.py")
+    assert len(found) == 9
+    return tuple(found)
+
+
+@pytest.fixture
+def engine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Engine:
+    return make_engine(monkeypatch, tmp_path)
+
+
+# --- where a run begins ------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Scenario:
+    name: str
+    asked: dict[str, Any]
+    prepare: Callable[[Engine, Sequence[ModuleType]], SimulatedHost]
+    joins: int = 0
+
+
+def fresh(engine: Engine, phases: Sequence[ModuleType]) -> SimulatedHost:
+    """Swap in use, nouveau on the GPUs, no headers: all that a bare host can have against it."""
+    return whole(
+        engine.cluster, swaps=["/dev/vda5"], fstab=["UUID=9d2e none swap sw 0 0"], headers=set(),
+        modules={"nouveau": 2}, gpu_driver="nouveau", nouveau_in_initramfs=True,
+    )  # fmt: skip
+
+
+def known(engine: Engine, phases: Sequence[ModuleType]) -> SimulatedHost:
+    """A bare host whose Node object is there from an earlier life, and had passed."""
+    passed = {VALIDATED_CONDITION: Condition("True", "Validated", "", "")}
+    engine.cluster.nodes["gpu01"] = replace(EMPTY, name="gpu01", uid="first", conditions=passed)
+    return whole(engine.cluster)
+
+
+def in_service(engine: Engine, phases: Sequence[ModuleType]) -> SimulatedHost:
+    host = whole(engine.cluster)
+    assert engine.converge(host, *phases).state == "open"
+    return host
+
+
+def set_aside(engine: Engine, phases: Sequence[ModuleType]) -> SimulatedHost:
+    """A node with another driver that its people have closed for the change."""
+    host = whole(engine.cluster)
+    assert engine.converge(host, *phases, nvidia_driver_version="580.159.03").state == "open"
+    engine.cluster.taint("gpu01", CLOSED_TAINT)
+    return host
+
+
+DIVIDED = {"mig_config": "all-1g.5gb", "mig_strategy": "single"}
+LABELLED = {"kube_labels": {"rack": "r01"}, "kube_taints": ["gpu=yes:NoSchedule"]}
+SCENARIOS = (
+    Scenario("bare", {**DIVIDED, **LABELLED}, fresh, joins=1),
+    Scenario("bare, its Node object left from before", LABELLED, known, joins=1),
+    Scenario(
+        "in service, changed in what disturbs nobody",
+        {
+            **LABELLED,
+            "registry_mirrors": {"docker.io": MIRROR, "ghcr.io": MIRROR},
+            "nvidia_device_plugin_image": "nvcr.io/nvidia/k8s-device-plugin:v0.21.0",
+        },
+        in_service,
+    ),
+    Scenario("closed, another driver and MIG", DIVIDED, set_aside),
+)  # fmt: skip
+
+
+# --- killed ------------------------------------------------------------------------------------
+
+LOOKS = re.compile(rf"{MARK}|^ask |^cat /proc/sys/kernel|^journalctl|^udevadm settle")
+JUDGES = re.compile("^(probe|delete the probes|delete probe-|taint|untaint|condition|sweep)")
+
+
+@dataclass
+class Watch:
+    """Looks at the node at each moment: open, and not as it was when it passed, is a fault."""
+
+    engine: Engine
+    passed: bool = False
+    announced: bool = False
+    """Whether the node says that it was changed since it passed."""
+    seen: int = 0
+    faults: list[str] = field(default_factory=list)
+
+    def __call__(self) -> None:
+        cluster = self.engine.cluster
+        assert cluster.moments is not None
+        for what in cluster.moments.log[self.seen :]:
+            if what == "condition True Validated":
+                self.passed, self.announced = cluster.probe_runs[-1:] == [True], False
+            elif what.startswith("condition Unknown "):
+                self.announced = self.passed
+            elif not LOOKS.search(what) and not JUDGES.match(what):
+                self.passed = False
+        self.seen = len(cluster.moments.log)
+        there = cluster.nodes.get("gpu01")
+        if there and is_open(there) and not (self.passed or self.announced):
+            self.faults.append(f"open after {cluster.moments.log[-1][:200]}")
+
+
+def is_open(there: NodeState) -> bool:
+    return there.ready and not there.closed
+
+
+@dataclass
+class Began:
+    """A host where a scenario begins, watched from there."""
+
+    engine: Engine
+    host: SimulatedHost
+    moments: Moments
+    watch: Watch
+
+
+def begin(scenario: Scenario, phases: Sequence[ModuleType], engine: Engine) -> Began:
+    engine.cluster.__init__()  # type: ignore[misc]
+    host = scenario.prepare(engine, phases)
+    there = engine.cluster.nodes.get("gpu01")
+    watch = Watch(engine, passed=bool(there and is_open(there)))
+    host.moments = engine.cluster.moments = moments = Moments(watch=watch)
+    for log in (host.log, engine.cluster.log, engine.cluster.closed_at_start):
+        log.clear()
+    machine(host).unpacked.clear()
+    host.values["kubelet"].joins = 0
+    return Began(engine, host, moments, watch)
+
+
+def dry(scenario: Scenario, phases: Sequence[ModuleType], began: Began) -> list[str]:
+    """What ``--dry`` shows. It sends no change."""
+    sent = len(began.moments.log)
+    row = began.engine.converge(began.host, *phases, dry=True, **scenario.asked)
+    assert all(LOOKS.search(what) for what in began.moments.log[sent:])
+    assert row.changes == []
+    return row.planned
+
+
+def shown(planned: Sequence[str], done: Sequence[str]) -> list[str]:
+    """
+    The steps of a plan, without those of which nobody can say beforehand if they will be due:
+    whether there will be anything to wait for, and how the GPUs are divided that have no driver.
+    """
+    return [
+        step
+        for step in planned
+        if " | wait for " not in step and (step in done or step != "mig | apply the MIG layout")
+    ]
+
+
+# A generator that is thrown away still wants to say a word: of a dead process nothing comes.
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.name)
+def test_a_run_that_is_killed_at_a_random_moment_is_finished_by_the_next(
+    engine, phases, scenario, request
+):
+    uncut = begin(scenario, phases, engine)
+    planned = dry(scenario, phases, uncut)
+    uncut.moments.log.clear()
+    uncut.watch.seen = 0
+    row = engine.converge(uncut.host, *phases, **scenario.asked)
+    assert (row.state, row.problems, uncut.watch.faults) == ("open", [], [])
+    assert shown(planned, row.changes) == shown(row.changes, row.changes)
+    many = request.config.getoption("--lab-all")
+    for seed in range(ALL_KILLS if many else KILLS):
+        kill_and_resume(scenario, phases, engine, uncut.moments, seed)
+
+
+def kill_and_resume(
+    scenario: Scenario, phases: Sequence[ModuleType], engine: Engine, uncut: Moments, seed: int
+) -> str:
+    """
+    Kill a run before a command or call of the API, or half-way through one; with the host or not.
+
+    What has had its effect, and was not heard of, is the next moment before it. Returns when.
+    """
+    random_ = random.Random(f"{scenario.name} {seed}")
+    began = begin(scenario, phases, engine)
+    host, moments, cluster = began.host, began.moments, engine.cluster
+    moments.die_at = random_.randrange(len(uncut.log))
+    moments.way = random_.choice([None, None, 0, 1, 2])
+    power_lost = random_.random() < 0.3
+    engine.converge(host, *phases, **scenario.asked)
+    assert moments.dead
+    at = f"seed {seed}: {moments.die_at} of {len(uncut.log)}, way {moments.way}"
+    if power_lost:
+        boot(host)
+        at += ", power lost"
+    began.watch()
+    moments.die_at, moments.dead = None, False
+
+    planned = dry(scenario, phases, began)
+    row = engine.converge(host, *phases, **scenario.asked)
+    began.watch()
+    assert (row.state, row.problems) == ("open", []), at
+    assert shown(planned, row.changes) == shown(row.changes, row.changes), at
+    assert began.watch.faults == [], at
+
+    # Nothing is left of what died, and nothing was done twice.
+    kubelet = host.values["kubelet"]
+    assert cluster.tokens == {}, at
+    assert kubeadm.JOIN_FILE not in host.files, at
+    assert not kubelet.bootstrapping, at
+    assert not [pod for pod in cluster.pods if pod.name.startswith("probe-")], at
+    assert kubelet.joins == scenario.joins, at
+    assert all(cluster.closed_at_start[:1]) or not scenario.joins, at
+    assert len(cluster.minted) <= 2, at
+    assert count(moments.log, "systemctl reboot") <= count(uncut.log, "systemctl reboot"), at
+    assert count(cluster.log, "apply ") <= 2, at
+    assert all(n <= 1 + (moments.way is not None) for n in machine(host).unpacked.values()), at
+    last = engine.converge(host, *phases, **scenario.asked)
+    assert (last.state, last.planned) == ("open", []), at
+    return at
+
+
+def count(log: Sequence[str], what: str) -> int:
+    return sum(what in line for line in log)
