@@ -62,9 +62,8 @@ def plan(spec: NodeSpec, have: Have) -> Iterator[Step | Refusal]:
     pending: str | None = None
     texts: dict[str, tuple[str, str]] = {}
     if NVIDIA_PLUGIN in plugins:
-        texts[NVIDIA_PLUGIN] = (
-            "write the NVIDIA device plugin's file", nvidia_plugin_config(spec.mig_strategy)
-        )  # fmt: skip
+        title = "write the NVIDIA device plugin's file"
+        texts[NVIDIA_PLUGIN] = (title, nvidia_plugin_config(spec.mig_strategy))
     if RDMA_PLUGIN in plugins:
         title = "write the RDMA device plugin's file"
         if ports := selected_ports(spec, have):
@@ -111,7 +110,7 @@ def plan(spec: NodeSpec, have: Have) -> Iterator[Step | Refusal]:
             "apply the device plugins", "DaemonSets as declared",
             f"{' and '.join(differing)} missing or different",
             lambda: iter([operations.apply(have.cluster, manifests)]), waits_for=pending,
-            remedy="look who else writes them: `kubectl get daemonsets -o yaml --show-managed-fields`",
+            remedy="look who else writes them: `kubectl get ds -o yaml --show-managed-fields`",
         )  # fmt: skip
         pending = pending or "the DaemonSets"
     if label or rewritten:
