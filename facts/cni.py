@@ -10,10 +10,9 @@ from pyinfra.api.exceptions import FactProcessError
 from facts.value import ABSENT, FactValue, sections
 
 BRIDGE = "cni0"
-"""Flannel's name for its bridge, and the default of the bridge plugin.
+"""The bridge plugin's default, which flannel leaves as it is.
 
-Source: containernetworking/plugins plugins/main/bridge/bridge.go, ``defaultBrName``; flannel-io/flannel
-Documentation/kube-flannel.yml leaves it so.
+Source: containernetworking/plugins plugins/main/bridge/bridge.go, ``defaultBrName``.
 """
 
 

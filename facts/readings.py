@@ -6,6 +6,7 @@ from typing import Any
 
 from pyinfra.api import FactBase
 
+from facts.cni import PodBridge
 from facts.containerd import CdiSpecification, Containerd, ContainerdService
 from facts.files import Files
 from facts.headers import KernelHeaders
@@ -47,6 +48,7 @@ READINGS: tuple[type[FactBase[Any]], ...] = (
     Gpus,
     MigService,
     Kubelet,
+    PodBridge,
     Xids,
     Clock,  # last: what is compared with our own clock should not be old
 )

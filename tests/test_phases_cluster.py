@@ -735,3 +735,56 @@ def test_audit_says_what_is_wrong_and_closes_nothing(open_host, cluster, converg
     row = converge(open_host, audit=True)
     assert (row.state, row.planned) == ("audited", ["admission | close the node"])
     assert cluster.log == []
+
+
+# --- the bridge of an earlier cluster's pod network -------------------------------------------
+
+
+def bridge(address: str, *ports: str) -> str:
+    lines = "".join(f"{port}\n" for port in ports)
+    return (
+        f"## addresses\n5: cni0    inet {address} brd 10.0.0.255 scope global cni0\\ valid_lft\n"
+        f"## ports\n{lines}## done"
+    )
+
+
+def test_kad_11_the_bridge_of_an_earlier_cluster_is_gone_before_the_join(host, converge):
+    host.values["bridge"] = bridge("10.244.9.1/24")
+    row = converge(host)
+    assert (row.state, row.problems) == ("open", [])
+    steps = changes(row)
+    assert steps.index("remove the pod bridge of an earlier cluster") == (
+        steps.index("join the cluster") - 1
+    )
+
+
+def test_kad_11_a_join_over_the_old_bridge_is_mended_afterwards(open_host, cluster, converge):
+    cluster.nodes["gpu01"] = replace(cluster.nodes["gpu01"], pod_cidr="10.244.1.0/24")
+    open_host.values["bridge"] = bridge("10.244.9.1/24")
+    row = converge(open_host)
+    assert (row.state, changes(row)[0]) == ("open", "remove the pod bridge of an earlier cluster")
+    assert "bridge" not in open_host.values
+
+
+@pytest.mark.parametrize(
+    ("cidr", "have"),
+    [
+        ("10.244.1.0/24", bridge("10.244.1.1/24")),
+        ("10.244.1.0/24", bridge("10.99.0.1/16", "veth1")),  # a plugin with addresses of its own
+        ("", bridge("10.244.9.1/24")),  # not known what the node is given
+    ],
+)
+def test_kad_11_a_bridge_that_works_is_left_alone(open_host, cluster, converge, cidr, have):
+    cluster.nodes["gpu01"] = replace(cluster.nodes["gpu01"], pod_cidr=cidr)
+    open_host.values["bridge"] = have
+    assert converge(open_host).planned == []
+
+
+def test_kad_11_pods_of_an_earlier_cluster_are_not_cut_off(host, converge):
+    host.values["bridge"] = bridge("10.244.9.1/24", "veth1", "veth2")
+    row = converge(host)
+    assert row.changes == []
+    assert row.problems == [
+        "kubernetes: want a host on which no pod of an earlier cluster runs, have 2 attached to "
+        "cni0; run `kubeadm reset -f` on the host, and look what runs there with `crictl pods`"
+    ]

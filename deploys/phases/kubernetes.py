@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from ipaddress import ip_interface, ip_network
 
 from pyinfra.api import StringCommand, deploy
 from pyinfra.api.host import Host
@@ -11,6 +12,7 @@ from pyinfra.api.state import State
 
 from cluster import Taint
 from deploys.phases import preflight
+from facts.cni import BRIDGE, PodBridge
 from facts.files import Files
 from facts.kubernetes import BOOTSTRAP_CONF, Kubelet
 from facts.os import Machine
@@ -63,6 +65,7 @@ def plan(spec: NodeSpec, have: Have) -> Iterator[Step | Refusal]:
             remedy="run `kubeadm reset -f` on the host, read what it says, then run again",
         )  # fmt: skip
 
+    yield from without_old_bridge(have, waits_for="a clean start" if kubelet.half_joined else None)
     there = have.node
 
     def join() -> Commands:
@@ -82,8 +85,43 @@ def plan(spec: NodeSpec, have: Have) -> Iterator[Step | Refusal]:
     yield from as_asked(spec, have, waits_for="the node to be Ready")
 
 
+def without_old_bridge(have: Have, waits_for: str | None = None) -> Iterator[Step | Refusal]:
+    """
+    The pod network's bridge is of this membership, not of an earlier one (failures KAD-11).
+
+    ``kubeadm reset`` leaves it with its address. In a cluster that gives the node other addresses
+    no pod starts: "cni0" already has an IP address different from ...
+    """
+    bridge = have[PodBridge]
+    if not bridge.present:
+        return
+    if have[Kubelet].joined:
+        given = have.node.pod_cidr if have.node else ""
+        if not given or not bridge.addresses:
+            return  # not known yet what the node is given, or nothing in the way
+        if any(ip_interface(address) in ip_network(given) for address in bridge.addresses):
+            return
+        if bridge.ports:
+            return  # pods are on it: this cluster's network plugin has addresses of its own
+    elif bridge.ports:
+        yield Refusal(
+            "kubernetes", "a host on which no pod of an earlier cluster runs",
+            f"{bridge.ports} attached to {BRIDGE}",
+            "run `kubeadm reset -f` on the host, and look what runs there with `crictl pods`",
+        )  # fmt: skip
+        return
+    yield Step(
+        "remove the pod bridge of an earlier cluster",
+        f"no {BRIDGE}, or one with an address of this node's pod network",
+        ", ".join(bridge.addresses) or "one without an address",
+        lambda: iter([StringCommand("ip", "link", "delete", BRIDGE)]),
+        waits_for=waits_for, remedy=f"look what makes {BRIDGE} with `ip -d link show {BRIDGE}`",
+    )  # fmt: skip
+
+
 def joined(spec: NodeSpec, have: Have) -> Iterator[Step | Refusal]:
     """What a host that has joined may still lack."""
+    yield from without_old_bridge(have)
     kubelet, there, boot_id = have[Kubelet], have.node, have[Machine].boot_id
     if have[Files][kubeadm.JOIN_FILE] is not None or kubelet.bootstrapping:
         yield Step(

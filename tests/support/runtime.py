@@ -304,6 +304,7 @@ def bare(name: str = "gpu01", *, driver: bool = True, **changes: Any) -> Simulat
         "Gpus": state.smi,
         "MigService": state.mig_state,
         "Kubelet": kubelet,
+        "PodBridge": lambda h: "absent\n## done",
         "ApiServer": lambda h: "connects\nrc 0",
         "Xids": lambda h: "## end",
         "KernelHeaders": lambda h: "## missing\n## end",

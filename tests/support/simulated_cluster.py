@@ -411,6 +411,8 @@ def connect(cluster: SimulatedCluster, host: SimulatedHost) -> SimulatedHost:
     archive |= {"cri-tools": ["1.36.0-1.1"], "kubernetes-cni": ["1.7.1-1.1"]}
     archive |= {name: ["1.0-1"] for name in ("conntrack", "ethtool", "iptables", "socat")}
     host.facts["Kubelet"] = lambda h: h.values["kubelet"].read()
+    host.facts["PodBridge"] = lambda h: h.values.get("bridge", "absent\n## done")
+    host.on("^ip link delete cni0$", lambda h, match, stdin: bool(h.values.pop("bridge", "")))
 
     def begin(h: SimulatedHost) -> str | None:
         """What kubeadm does before the kubelet has credentials of its own; the token."""
