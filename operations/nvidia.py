@@ -22,7 +22,7 @@ PINNING = "nvidia-driver-pinning-"
 # Debian's and NVIDIA's DKMS trees; the newest log is the one of the build that failed.
 EXPLAIN = (
     "f=$(ls -t /var/lib/dkms/nvidia*/*/build/make.log 2>/dev/null | head -n 1); "
-    '[ -z "$f" ] || { echo "nvidia driver: want its modules built, have in $f:"; '
+    '[ -z "$f" ] || { echo "nvidia driver: want its modules built, have errors in $f:"; '
     "grep -m 3 -nE 'error:|Error [0-9]|unrecognized|No rule|No such file|check failed' \"$f\"; "
     'echo "kernel built with: $(cat /proc/version)"; '
     'echo "compiler here: $(cc --version | head -n 1)"; '

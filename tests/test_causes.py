@@ -96,7 +96,7 @@ CASES = {
             "W: Failed to fetch http://other.example/InRelease  Could not resolve 'other.example'",
             "dpkg: error processing package nvidia-kernel-open-dkms (--configure):",
             "E: Sub-process /usr/bin/dpkg returned an error code (1)",
-            "nvidia driver: want its modules built, have in /var/lib/dkms/make.log:",
+            "nvidia driver: want its modules built, have errors in /var/lib/dkms/make.log:",
             "212:/build/nv.c:12:10: error: implicit declaration of function 'follow_pfn'",
             "kernel built with: Linux version 6.12",
         ],

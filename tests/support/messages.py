@@ -1,7 +1,7 @@
-"""Every message of ours, found in the source: what `docs/troubleshooting.md` has to have an entry for.
+"""Every message of ours, found in the source: `docs/troubleshooting.md` has an entry for each.
 
-A message is known by its words up to the remedy, ``<component>: want <x>, have <y>``, with … where a
-value stands; a step by ``after: <its title>``, which is how it is told when it does not take.
+A message is known by its words up to the remedy, ``<component>: want <x>, have <y>``, with … where
+a value stands; a step by ``after: <its title>``, which is how it is told when it does not take.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ def name_of(node: ast.expr) -> str:
     return node.id if isinstance(node, ast.Name) else ""
 
 
-def literal(node: ast.expr) -> bool:
+def literal(node: ast.AST) -> bool:
     return isinstance(node, (ast.Constant, ast.JoinedStr)) and not (
         isinstance(node, ast.Constant) and not isinstance(node.value, (str, int))
     )
@@ -114,9 +114,9 @@ def messages(root: Path = ROOT) -> dict[str, str]:
 def takers_of_titles(tree: ast.AST) -> Iterator[str]:
     """Functions that make a step of a title that they are given."""
     for node in ast.walk(tree):
-        if isinstance(node, ast.FunctionDef) and node.args.args[:1]:
-            if node.args.args[0].arg == "title":
-                yield node.name
+        match node:
+            case ast.FunctionDef(name=name, args=ast.arguments(args=[ast.arg("title"), *_])):
+                yield name
 
 
 def in_module(tree: ast.Module, titled: set[str]) -> Iterator[tuple[int, str]]:
@@ -141,10 +141,9 @@ def in_module(tree: ast.Module, titled: set[str]) -> Iterator[tuple[int, str]]:
         for node in body:
             if isinstance(node, ast.Call):
                 yield from ((node.lineno, text) for text in of_call(node, scope, titled))
-            elif isinstance(node, (ast.Constant, ast.JoinedStr)):
-                if id(node) not in documentation | pieces:
-                    for text in scope.text(node):
-                        yield from ((node.lineno, message) for message in in_text(text))
+            elif literal(node) and id(node) not in documentation | pieces:
+                for text in scope.text(node):
+                    yield from ((node.lineno, message) for message in in_text(text))
 
 
 def of_call(node: ast.Call, scope: Scope, titled: set[str]) -> Iterator[str]:
@@ -183,4 +182,46 @@ def known(message: str) -> Iterator[str]:
 def short(text: str) -> str:
     """On one line, one … for values that follow each other."""
     text = " ".join(text.split())
-    return re.sub(rf"{VALUE}(?:[ ,:]*{VALUE})+", VALUE, text).strip()
+    return re.sub(rf"{VALUE}(?:[ ,:]*{VALUE})+", VALUE, text).strip(" :")
+
+
+TELLERS = ("tell", "fail_host", "Refused", "ClusterError", "NotFound", "Conflict", "UnknownReading")
+"""Calls that say why a host fails, in a sentence that has to be whole."""
+
+
+def calls(root: Path = ROOT) -> Iterator[tuple[str, ast.Call, str]]:
+    """Every call of a function by its name, with its place."""
+    for folder in PYTHON:
+        for path in sorted((root / folder).rglob("*.py")):
+            for node in ast.walk(ast.parse(path.read_text())):
+                if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+                    yield node.func.id, node, f"{path.relative_to(root)}:{node.lineno}"
+
+
+def without_a_remedy(root: Path = ROOT) -> list[str]:
+    """Sentences that are not ``<component>: want <x>, have <y>; <what to do>``."""
+    scope, wrong = Scope(), list[str]()
+    for name, node, place in calls(root):
+        told = len(node.args) > 3 or any(keyword.arg == "remedy" for keyword in node.keywords)
+        if name in PARTS and name not in NOT_OURS and not told:
+            wrong.append(place)
+        if name in TELLERS:
+            text = scope.text(node.args[-1])[0] if node.args else ""
+            # A sentence that is put together elsewhere has no words here.
+            words = text.replace(VALUE, "").strip(" ,;:+")
+            whole = re.search(r": want .+have.+;|^…(, have.*;|;)", text, re.DOTALL)
+            if words and not whole:
+                wrong.append(f"{place}: {text}")
+    return wrong
+
+
+def titles_without_a_remedy(root: Path = ROOT) -> list[str]:
+    """Steps that do something, and leave whoever they fail for without a word."""
+    wrong = []
+    for name, node, place in calls(root):
+        if name != "Step":
+            continue
+        empty = any("iter(())" in ast.unparse(argument) for argument in node.args)
+        if not empty and not any(keyword.arg == "remedy" for keyword in node.keywords):
+            wrong.append(f"{place}: {ast.unparse(node.args[0]) if node.args else 'title'}")
+    return wrong
