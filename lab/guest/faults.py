@@ -97,6 +97,8 @@ def set_clock(target: Target) -> None:
 
 def on_reboot(action: str) -> Switch:
     def switch(target: Target) -> None:
+        if action == "restart" and not target.machine.running():
+            return  # it has happened; what is started anew restarts as ever
         virsh("set-lifecycle-action", target.machine.name, "reboot", action, "--live")
 
     return switch

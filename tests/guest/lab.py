@@ -8,8 +8,10 @@ import re
 import shlex
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -22,6 +24,9 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 INVENTORY = "inventories/lab.py"
 JOB = "deploys/gpu_node.py"
 NODES = ("gpu01", "gpu02")
+CLOSED = "rackwright.io/not-validated"
+SHOWN = r"\] (\S+ \| |plan: |rebooting|back after|waiting|.*want .*have )"
+"""Lines of a run that whoever watches a test wants to see."""
 
 
 @dataclass(frozen=True)
@@ -40,21 +45,53 @@ def say(text: str) -> None:
     print(f"[{time.strftime('%H:%M:%S')}] {text}", flush=True)
 
 
-def stream(command: Sequence[str], log: Path, *, every: str = "") -> tuple[int, str]:
+def changed_inventory(folder: Path, changes: dict[str, str]) -> Path:
+    """The lab's inventory with some of its text replaced, in *folder*."""
+    text = (ROOT / INVENTORY).read_text()
+    for old, new in changes.items():
+        assert old in text, old
+        text = text.replace(old, new)
+    (folder / "group_data").symlink_to(ROOT / "inventories/group_data")
+    inventory = folder / "changed.py"
+    inventory.write_text(text)
+    return inventory
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What users and operators see of a node in the cluster."""
+
+    closed: bool
+    validated: str
+    message: str
+
+    @property
+    def open(self) -> bool:
+        return not self.closed and self.validated == "True"
+
+
+def plain(line: str) -> str:
+    """A line of the terminal, without colours."""
+    return re.sub(r"\x1b\[[0-9;]*m", "", line.rstrip())
+
+
+def stream(
+    command: Sequence[str], log: Path, *, every: str = "", environment: dict[str, str] | None = None
+) -> tuple[int, str]:
     """Run *command*, keep its whole output in *log*, and show the lines that match *every*."""
     say(f"$ {' '.join(command)}")
     lines: list[str] = []
     with log.open("a") as file:
         process = subprocess.Popen(
             command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-            stdin=subprocess.DEVNULL, start_new_session=True,
+            stdin=subprocess.DEVNULL, start_new_session=True, env=environment,
         )  # fmt: skip
         assert process.stdout is not None
         for line in process.stdout:
             file.write(line)
             lines.append(line)
             if every and re.search(every, line):
-                say(re.sub(r"\x1b\[[0-9;]*m", "", line.rstrip())[:200])
+                say(plain(line)[:200])
     return process.wait(), "".join(lines)
 
 
@@ -121,20 +158,27 @@ class Lab:
                 time.sleep(2)
         return found
 
-    def arguments(self, *extra: str, job: str = JOB) -> list[str]:
-        return [sys.executable, "-m", "pyinfra", "-y", INVENTORY, job, *extra]
+    def arguments(self, *extra: str, job: str = JOB, inventory: str = INVENTORY) -> list[str]:
+        return [sys.executable, "-m", "pyinfra", "-y", inventory, job, *extra]
 
-    def run(self, *extra: str, job: str = JOB) -> Done:
+    def run(self, *extra: str, job: str = JOB, inventory: str = INVENTORY) -> Done:
         """The main job, as an operator starts it."""
-        before = set(self.runs.glob("*/result.json"))
+        before = self.results()
         started = time.monotonic()
-        os.environ["RACKWRIGHT_RUNS"] = str(self.runs)
         code, output = stream(
-            self.arguments(*extra, job=job), self.folder / "runs.log",
-            every=r"\] (\S+ \| |plan: |rebooting|back after|waiting|.*want .*have )",
+            self.arguments(*extra, job=job, inventory=inventory), self.folder / "runs.log",
+            every=SHOWN, environment=self.environment(),
         )  # fmt: skip
-        seconds = time.monotonic() - started
-        new = sorted(set(self.runs.glob("*/result.json")) - before)
+        return self.done(code, time.monotonic() - started, output, before)
+
+    def environment(self) -> dict[str, str]:
+        return {**os.environ, "RACKWRIGHT_RUNS": str(self.runs)}
+
+    def results(self) -> set[Path]:
+        return set(self.runs.glob("*/result.json"))
+
+    def done(self, code: int, seconds: float, output: str, before: set[Path]) -> Done:
+        new = sorted(self.results() - before)
         rows = json.loads(new[-1].read_text())["nodes"] if new else []
         say(f"exit code {code} after {seconds:.0f} s")
         return Done(code, seconds, output, {row["node"]: row for row in rows})
@@ -149,25 +193,88 @@ class Lab:
         assert code == 0, output[-4000:]
         assert "skipped" not in output.splitlines()[-1]
 
-    def killed(self, after: str, *, within_s: float = 1800) -> None:
-        """Start the main job, and kill -9 it as soon as a line of its output matches *after*."""
-        os.environ["RACKWRIGHT_RUNS"] = str(self.runs)
+    def disturbed(
+        self, after: str, then: Callable[[subprocess.Popen[str]], None], *extra: str,
+        delay_s: float = 0, within_s: float = 1800,
+    ) -> Done:  # fmt: skip
+        """Start the main job; *delay_s* after a line of its output matches *after*, do *then*."""
+        before, started = self.results(), time.monotonic()
+        say(f"$ the main job, until: {after}")
         process = subprocess.Popen(
-            self.arguments(), cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-            stdin=subprocess.DEVNULL,
+            self.arguments(*extra), cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+            text=True, stdin=subprocess.DEVNULL, env=self.environment(),
         )  # fmt: skip
-        assert process.stdout is not None
-        deadline = time.monotonic() + within_s
+        lines: list[str] = []
+        seen = threading.Event()
+
+        def watch() -> None:
+            assert process.stdout is not None
+            with (self.folder / "runs.log").open("a") as file:
+                for line in process.stdout:
+                    file.write(line)
+                    lines.append(line)
+                    if re.search(SHOWN, line):
+                        say(plain(line)[:200])
+                    if re.search(after, line):
+                        seen.set()
+
+        watcher = threading.Thread(target=watch, daemon=True)
+        watcher.start()
         try:
-            for line in process.stdout:
-                if re.search(after, line):
-                    say(f"kill -9 after: {line.strip()[:160]}")
-                    return
-                assert time.monotonic() < deadline, f"never seen: {after}"
-            raise AssertionError(f"the run ended without: {after}")
+            while not seen.wait(0.05):
+                assert process.poll() is None, f"the run ended without: {after}"
+                assert time.monotonic() - started < within_s, f"never seen: {after}"
+            time.sleep(delay_s)
+            assert process.poll() is None, "the run ended before it could be disturbed"
+            then(process)
+            code = process.wait(timeout=within_s)
         finally:
             process.kill()
             process.wait()
+            watcher.join(10)
+        return self.done(code, time.monotonic() - started, "".join(lines), before)
+
+    def killed(self, after: str, *, delay_s: float = 0) -> None:
+        """Start the main job, and kill -9 it *delay_s* after a line matches *after*."""
+
+        def kill(process: subprocess.Popen[str]) -> None:
+            say("kill -9")
+            process.kill()
+
+        self.disturbed(after, kill, delay_s=delay_s)
+
+    def verdict(self, node: str) -> Verdict:
+        """What the cluster is told of the node."""
+        found = self.kubernetes().read_node(node)
+        told = [c for c in found.status.conditions if c.type == "RackwrightValidated"]
+        return Verdict(
+            closed=CLOSED in [taint.key for taint in found.spec.taints or []],
+            validated=told[0].status if told else "",
+            message=told[0].message if told else "",
+        )
+
+    def close(self, node: str) -> None:
+        """Keep users off the node, as an operator does before it is worked on."""
+        taints = self.kubernetes().read_node(node).spec.taints or []
+        taints = [t for t in taints if t.key != CLOSED]
+        taints.append(client.V1Taint(key=CLOSED, effect="NoSchedule"))
+        self.kubernetes().patch_node(
+            node, {"spec": {"taints": [{"key": t.key, "value": t.value, "effect": t.effect}
+                                       for t in taints]}},
+        )  # fmt: skip
+
+    def wait_back(self, node: str, boot_id: str, timeout_s: float = 900) -> None:
+        """Until the node answers in another boot than *boot_id*."""
+        deadline = time.monotonic() + timeout_s
+        while True:
+            assert time.monotonic() < deadline, f"{node} does not come back"
+            with suppress(AssertionError, subprocess.TimeoutExpired):
+                if self.boot_id(node) != boot_id:
+                    return
+            time.sleep(3)
+
+    def boot_id(self, node: str) -> str:
+        return self.ssh(node, "cat /proc/sys/kernel/random/boot_id").strip()
 
     def remote_commands(self, node: str) -> int:
         """Commands that the guest's sshd has started since its boot, for the product's user."""

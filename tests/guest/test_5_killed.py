@@ -1,0 +1,139 @@
+"""Runs that do not end: the next one converges, and no node is open meanwhile without having passed.
+
+Each starts from two open nodes, of which one was closed and lacks something.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import pytest
+
+from tests.guest.lab import Done, Lab, say
+
+pytestmark = [pytest.mark.guest, pytest.mark.long]
+
+RDMA_PACKAGES = (
+    "dpkg --purge --force-depends infiniband-diags ibverbs-utils ibverbs-providers && "
+    "rm -f /var/lib/rackwright/apt-updated"
+)
+NO_DRIVER_SOURCE = (
+    "dkms remove nvidia/580.178.04 --all >/dev/null; "
+    "dpkg --purge --force-depends nvidia-kernel-open-dkms"
+)
+# As in test_4_faults: only a boot mends it.
+OTHER_DRIVER = (
+    "sed 's/580.178.04/580.159.03/' /proc/driver/nvidia/version >/run/other-driver && "
+    "mount --bind /run/other-driver /proc/driver/nvidia/version"
+)
+NO_MIG = (
+    "for i in 0 1; do nvidia-smi mig -i $i -dci; nvidia-smi mig -i $i -dgi; "
+    "nvidia-smi -i $i -mig 0; done"
+)
+
+
+@dataclass(frozen=True)
+class Case:
+    name: str
+    node: str
+    work: str
+    after: str
+    """Pattern of the line of the run after which it is killed."""
+    delay_s: float
+    at_work: str = ""
+    """Pattern of a process that has to be at work in the guest when the run dies."""
+
+
+CASES = [
+    Case("dpkg", "gpu02", RDMA_PACKAGES, r"gpu02.*ofed \| install the RDMA stack: want", 6,
+         r"apt-get|dpkg"),
+    Case("admission", "gpu02", "true", r"gpu02.*running pod", 4),
+    Case("mig", "gpu01", NO_MIG, r"gpu01.*mig \| apply the MIG layout: want", 2),
+    Case("reboot", "gpu02", OTHER_DRIVER, r"gpu02.*rebooting: ", 5),
+    Case("dkms", "gpu02", NO_DRIVER_SOURCE, r"gpu02.*nvidia_driver \| install the driver: want", 60,
+         r"dkms"),
+]  # fmt: skip
+
+
+@pytest.fixture
+def prepared(lab: Lab) -> Callable[[str, str], None]:
+    """Both nodes as they were when they were opened; then one is closed and lacks something."""
+
+    def prepare(node: str, work: str) -> None:
+        lab.reset(to="open")
+        lab.wait_offering()
+        lab.close(node)
+        lab.ssh(node, work)
+
+    return prepare
+
+
+def taken_up(lab: Lab, node: str) -> Done:
+    """The next run, after one that died: all is well, and the node was closed until then."""
+    assert lab.verdict(node).closed
+    done = lab.run()
+    assert done.code == 0, done.output[-4000:]
+    assert {name: row["state"] for name, row in done.nodes.items()} == {
+        "gpu01": "open",
+        "gpu02": "open",
+    }
+    assert lab.verdict(node).open
+    broken = lab.ssh(node, "dpkg --audit; ls /var/lib/dpkg/updates")
+    assert not broken.strip(), broken
+    return done
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_a_killed_run_is_taken_up_by_the_next(
+    lab: Lab, prepared: Callable[[str, str], None], case: Case
+) -> None:
+    prepared(case.node, case.work)
+    boot_id = lab.boot_id(case.node)
+    lab.killed(case.after, delay_s=case.delay_s)
+    if case.name == "reboot":
+        lab.wait_back(case.node, boot_id)
+    if case.at_work:
+        found = lab.ssh(case.node, f"ps -eo args | grep -E '^([^ ]*/)?({case.at_work})' || true")
+        say(found)
+        assert found, "nothing was at work any more when the run died: the test was late"
+    done = taken_up(lab, case.node)
+    say(f"{case.name}: {done.seconds:.0f} s, {done.nodes[case.node]['changes']}")
+
+
+def test_a_connection_that_is_cut_fails_its_node_alone_and_the_next_run_goes_on(
+    lab: Lab, prepared: Callable[[str, str], None]
+) -> None:
+    prepared("gpu02", RDMA_PACKAGES)
+    done = lab.disturbed(
+        r"gpu02.*ofed \| install the RDMA stack: want",
+        lambda process: lab.fault("gpu02", "network-cut", "on"),
+        delay_s=4,
+    )
+    assert done.code != 0
+    assert done.nodes["gpu01"]["state"] == "open"
+    assert done.nodes["gpu02"]["state"] == "failed"
+    (problem,) = done.nodes["gpu02"]["problems"]
+    assert "have the connection lost" in problem
+    assert done.seconds < 300
+    assert lab.verdict("gpu02").closed
+    lab.fault("gpu02", "network-cut", "off")
+    taken_up(lab, "gpu02")
+
+
+def test_a_host_that_loses_its_power_during_dpkg_is_repaired_by_the_next_run(
+    lab: Lab, prepared: Callable[[str, str], None]
+) -> None:
+    prepared("gpu02", RDMA_PACKAGES)
+    done = lab.disturbed(
+        r"gpu02.*ofed \| install the RDMA stack: want",
+        lambda process: lab.fault("gpu02", "power-off", "on"),
+        delay_s=10,
+    )
+    assert done.code != 0
+    assert done.nodes["gpu01"]["state"] == "open"
+    assert done.nodes["gpu02"]["state"] == "failed"
+    assert lab.verdict("gpu02").closed
+    lab.fault("gpu02", "power-off", "off")
+    say(lab.ssh("gpu02", "dpkg --audit; ls /var/lib/dpkg/updates", check=False))
+    taken_up(lab, "gpu02")
