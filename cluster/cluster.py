@@ -8,7 +8,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import ClassVar, Final
 
-from cluster import applying, certificates, charge, nodes, pods, probing, rights, tokens
+from cluster import applying, certificates, charge, events, nodes, pods, probing, rights, tokens
 from cluster.api import Api, Json
 from cluster.errors import ClusterError
 from cluster.names import NAMESPACE
@@ -138,6 +138,10 @@ class Cluster:
     def pods_on(self, name: str) -> list[PodState]:
         """All pods bound to the node."""
         return pods.on_node(self._api, name)
+
+    def warning(self, pod: PodState) -> str:
+        """The newest warning about a pod, in the kubelet's or scheduler's words; empty if none."""
+        return events.warning(self._api, pod.namespace, pod.name)
 
     def delete_pod(self, pod: PodState, *, gone_within_s: float = 60) -> None:
         """Delete exactly this pod (another of its name is left alone) and wait until it is gone."""

@@ -10,6 +10,7 @@ from typing import Final
 
 from cluster.api import Api, Json
 from cluster.errors import ClusterError
+from cluster.events import warning
 from cluster.names import NODE_LABEL, PROBE_LABEL, label_value
 
 POLL_S: Final = 1.0
@@ -80,6 +81,9 @@ def _look(api: Api, entry: _Run, elapsed: float, *, last: bool) -> ProbeResult |
     if not last:
         return None
     why = _unschedulable(status) or _why(status) or f"still {phase} after {elapsed:.0f} s"
+    meta = pod["metadata"]
+    if scheduled and phase == "Pending" and (said := warning(api, meta["namespace"], meta["name"])):
+        why = f"{why}; {said}"
     return ProbeResult(
         entry.name, phase, _log(api, entry.path) if scheduled else "", why, scheduled
     )

@@ -43,6 +43,7 @@ def needed(namespace: str = NAMESPACE) -> list[Right]:
         *(Right(verb, "daemonsets", "apps", namespace) for verb in ("get", "create", "patch")),
         *(Right(verb, "pods", "", namespace) for verb in ("get", "create", "delete")),
         Right("get", "pods/log", "", namespace),
+        Right("list", "events", "", namespace),
     ]
 
 

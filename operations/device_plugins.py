@@ -136,5 +136,8 @@ def reasons(spec: NodeSpec, cluster: Cluster, names: tuple[str, ...]) -> list[st
             found.append(f"{name} has no pod here: look at its DaemonSet's events")
         for pod in mine:
             if pod.waiting_reason or not pod.ready:
-                found.append(f"{pod.name}: {pod.waiting_reason or pod.phase}, read its log")
+                why = pod.waiting_reason or pod.phase
+                if said := cluster.warning(pod):
+                    why = f"{why}, {said}"
+                found.append(f"{pod.name}: {why}; read its log and events")
     return found or ["the plugins run: read their logs"]

@@ -776,6 +776,28 @@ def test_why_a_probe_did_not_succeed_is_the_kubelets_reason(
 
 
 @pytest.mark.usefixtures("_quick")
+def test_kad_11_why_a_pod_has_no_sandbox_is_its_newest_warning(
+    kube: Cluster, api: FakeKubeApi
+) -> None:
+    kubelet(api, {"p": {"phase": "Pending"}})
+    events = "/api/v1/namespaces/rackwright/events"
+    for name, pod, kind, message, at in (
+        ("a", "p", "Warning", "an older one", "2026-11-30T20:00:00Z"),
+        ("b", "p", "Warning", 'set bridge addr: "cni0" already\n has one', "2026-11-30T20:02:00Z"),
+        ("c", "p", "Normal", "Scheduled", "2026-11-30T20:03:00Z"),
+        ("d", "other", "Warning", "of another", "2026-11-30T20:03:00Z"),
+    ):
+        api.put(
+            f"{events}/{name}", involvedObject={"name": pod}, type=kind, lastTimestamp=at,
+            reason="FailedCreatePodSandBox", message=message,
+        )  # fmt: skip
+    result = kube.run_probe(probe("p"), timeout_s=0.3)
+    assert result.reason.endswith(
+        '; FailedCreatePodSandBox: set bridge addr: "cni0" already has one'
+    )
+
+
+@pytest.mark.usefixtures("_quick")
 def test_probes_are_deleted_when_the_second_cannot_be_created(
     kube: Cluster, api: FakeKubeApi
 ) -> None:

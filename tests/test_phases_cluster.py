@@ -513,11 +513,12 @@ def test_a_plugins_label_leaves_with_its_devices(open_host, cluster, converge):
 
 def test_a_plugin_that_does_not_start_is_told_with_its_pods_reason(host, cluster, converge):
     cluster.pod_waits = "ImagePullBackOff: not found"
+    cluster.pod_warns = "Failed: no such host"
     row = converge(host)
     assert row.state == "failed"
     assert "nvidia.com/gpu none instead of 2" in row.problems[0]
     assert "nvidia-device-plugin" in row.problems[0]
-    assert "ImagePullBackOff: not found, read its log" in row.problems[0]
+    assert "ImagePullBackOff: not found, Failed: no such host; read its log" in row.problems[0]
     assert closed(cluster.nodes["gpu01"])
 
 

@@ -65,7 +65,11 @@ class FakeKubeApi:
     folder: Path
     objects: dict[str, Json] = field(default_factory=dict)
     """By path, as in ``/api/v1/nodes/gpu01``."""
-    collections: set[str] = field(default_factory=lambda: {"/api/v1/nodes", "/api/v1/pods"})
+    collections: set[str] = field(
+        default_factory=lambda: {
+            "/api/v1/nodes", "/api/v1/pods", "/api/v1/namespaces/rackwright/events",
+        }
+    )  # fmt: skip
     logs: dict[str, str] = field(default_factory=dict)
     requests: list[Request] = field(default_factory=list)
     before: list[Callable[[Request], tuple[int, str] | None]] = field(default_factory=list)
@@ -256,8 +260,15 @@ def selected(item: Json, query: dict[str, str]) -> bool:
         if key not in labels or (value and labels[key] != value):
             return False
     wanted = query.get("fieldSelector", "")
-    assert wanted == "" or wanted.startswith("spec.nodeName="), wanted
-    return not wanted or item.get("spec", {}).get("nodeName") == wanted.partition("=")[2]
+    for term in filter(None, wanted.split(",")):
+        path, _, value = term.partition("=")
+        assert path in ("spec.nodeName", "involvedObject.name", "type"), wanted
+        found: Any = item
+        for name in path.split("."):
+            found = found.get(name, {})
+        if found != value:
+            return False
+    return True
 
 
 @functools.cache

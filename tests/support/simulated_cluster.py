@@ -112,6 +112,8 @@ class SimulatedCluster:
     """What no restart mends."""
     pod_waits: str = ""
     """Why plugin pods do not start."""
+    pod_warns: str = ""
+    """The newest event about them."""
     offers_nothing_until_restart: bool = False
     probe_logs: dict[str, str] = field(default_factory=dict)
     probe_results: dict[str, dict[str, Any]] = field(default_factory=dict)
@@ -289,6 +291,9 @@ class SimulatedCluster:
     def pods_on(self, name: str) -> list[PodState]:
         self._ask("pods_on")
         return [pod for pod in self.pods if pod.node == name]
+
+    def warning(self, pod: PodState) -> str:
+        return self.pod_warns
 
     def delete_pod(self, pod: PodState) -> None:
         self._ask("delete_pod")
