@@ -51,7 +51,8 @@ def changed_inventory(folder: Path, changes: dict[str, str]) -> Path:
     for old, new in changes.items():
         assert old in text, old
         text = text.replace(old, new)
-    (folder / "group_data").symlink_to(ROOT / "inventories/group_data")
+    (folder / "group_data").mkdir()
+    (folder / "group_data/all.py").symlink_to(ROOT / "inventories/group_data/all.py")
     inventory = folder / "changed.py"
     inventory.write_text(text)
     return inventory

@@ -1,4 +1,4 @@
-"""Runs that do not end: the next one converges, and no node is open meanwhile without having passed.
+"""Runs that do not end: the next one converges, and no node is open without having passed.
 
 Each starts from two open nodes, of which one was closed and lacks something.
 """
