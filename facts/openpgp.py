@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import functools
 import hashlib
 from collections.abc import Iterator
 
@@ -27,6 +28,8 @@ class NotAKey(Exception):
     """The bytes are no OpenPGP public key; the message says what they are instead."""
 
 
+# Pure, and slow: of each host's keyrings again for each plan, and all hosts have the same ones.
+@functools.lru_cache(maxsize=64)
 def dearmoured(data: bytes) -> bytes:
     """Return the packets of a key file, whether it is ASCII-armoured or binary."""
     if not data.lstrip().startswith(b"-----BEGIN"):

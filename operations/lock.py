@@ -21,6 +21,7 @@ from operations.failure import tell
 PATH = "/run/rackwright.lock"
 OWNER_PATH = "/run/rackwright.lock.owner"
 HELD = "--held--"
+BEAT_S = 5
 WAIT_S = 20
 POLL_S = 0.25
 
@@ -54,7 +55,7 @@ def _take(state: State, host: Host) -> bool:
     if greenlet is not None and not greenlet.dead:
         return True
     us = owner()
-    beat = f"echo {shlex.quote(us)} > {OWNER_PATH}; while echo {HELD}; do sleep 5; done"
+    beat = f"echo {shlex.quote(us)} > {OWNER_PATH}; while echo {HELD}; do sleep {BEAT_S}; done"
     # A run that was killed holds it for one more beat: that is waited for, a live one is not.
     command = StringCommand("flock", "-w", WAIT_S, PATH, "sh", "-c", shlex.quote(beat))
     arguments = connector_arguments(host)

@@ -5,15 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterator
 from types import SimpleNamespace
 
+import gevent
 import pytest
+from gevent.subprocess import DEVNULL, PIPE, Popen
 from paramiko import SSHException
 from pyinfra.api import FactBase, StringCommand
 from pyinfra.api.exceptions import FactProcessError
+from pyinfra.connectors.util import CommandOutput, OutputLine
 
 from facts import readings, snapshot
 from facts.files import Files
 from facts.snapshot import MARK
-from operations import boot, node
+from operations import boot, lock, node
 from operations.files import written
 from operations.report import RUN
 from operations.step import Refusal, Step
@@ -287,11 +290,61 @@ def test_a_host_that_comes_back_unchanged_has_not_rebooted(specs, monkeypatch):
     assert failed(converge(host)) == {"gpu01"}
 
 
-def test_a_lock_held_by_a_live_run_is_named(specs, caplog):
-    host = bare("gpu01")
+def test_the_second_of_two_runs_says_who_has_the_host_and_does_the_others(specs):
+    host, other = bare("gpu01"), bare("gpu02")
     host.locked_by = "eve@desk pid 7 since 2026-11-30T03:00:00Z"
-    assert failed(converge(host)) == {"gpu01"}
+    state = converge(host, other)
+    assert failed(state) == {"gpu01"}  # hence an exit code that is not 0
     assert host.changes == []
+    assert RUN.rows["gpu01"].problems == [
+        "lock: want /run/rackwright.lock free, have it held by eve@desk pid 7 since "
+        "2026-11-30T03:00:00Z; wait for that run to end, or stop it where it runs"
+    ]
+    assert RUN.rows["gpu02"].state == "done"
+    host.locked_by = None
+    assert not failed(converge(host, other))
+
+
+class Shell:
+    """A host whose commands are run here, by a real shell."""
+
+    name, current_op_global_arguments = "gpu01", None
+
+    def run_shell_command(self, command, **arguments):
+        words = ["sh", "-c", command.get_raw_value()]
+        process = Popen(words, stdout=PIPE, stderr=DEVNULL)
+        try:
+            lines = [line.decode().strip() for line in process.stdout]
+        finally:  # also where the connection is cut: nothing is sent, and nobody reads any more
+            process.stdout.close()
+        said = CommandOutput([OutputLine("stdout", line) for line in lines])
+        return process.wait() == 0, said
+
+    def log_styled(self, message, **style) -> None:
+        pass
+
+
+def test_the_lock_itself_lives_and_dies_with_the_connection_of_its_run(monkeypatch, tmp_path):
+    monkeypatch.setattr(lock, "PATH", tmp_path / "lock")
+    monkeypatch.setattr(lock, "OWNER_PATH", tmp_path / "lock.owner")
+    for name, seconds in (("BEAT_S", 0.2), ("POLL_S", 0.05), ("WAIT_S", 1)):
+        monkeypatch.setattr(lock, name, seconds)
+    first, second, third = Shell(), Shell(), Shell()
+    RUN.row("gpu01", [])
+
+    def take(host: Shell, owner: str) -> bool:
+        monkeypatch.setattr(lock, "owner", lambda: owner)
+        return lock.take().execute(None, host, {})
+
+    assert take(first, "ann@desk pid 6 since 2026-11-30T02:00:00Z")
+    assert take(first, "ann")  # once more in the same run: held already
+    assert not take(second, "eve@desk pid 7 since 2026-11-30T03:00:00Z")
+    (problem,) = RUN.rows["gpu01"].problems
+    assert "held by ann@desk pid 6 since 2026-11-30T02:00:00Z" in problem
+    lock.drop(first)
+    assert take(third, "joe@desk pid 8 since 2026-11-30T04:00:00Z")
+    lock.drop(third)
+    gevent.sleep(0)
 
 
 def test_a_disruptive_step_on_a_node_in_service_is_refused(specs, monkeypatch):

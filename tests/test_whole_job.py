@@ -14,14 +14,16 @@ from typing import Any
 import pytest
 
 from cluster import CLOSED_TAINT, VALIDATED_CONDITION, Condition, NodeState
+from deploys.phases import preflight
+from facts.readings import READINGS
 from facts.snapshot import MARK
 from operations import kubeadm, node
 from tests.support.machine import machine
 from tests.support.runtime import MIRROR, Engine, make_engine, whole
-from tests.support.simulated_cluster import EMPTY
-from tests.support.simulated_node import Moments, SimulatedHost, boot
+from tests.support.simulated_cluster import EMPTY, SimulatedCluster
+from tests.support.simulated_node import Moments, SimulatedHost, Unreadable, boot
 
-KILLS, ALL_KILLS = 3, 50
+KILLS, ALL_KILLS = 2, 50
 """Per scenario: in every run of the tests, and with ``--lab-all``."""
 
 
@@ -180,26 +182,44 @@ def shown(planned: Sequence[str], done: Sequence[str]) -> list[str]:
     ]
 
 
+UNCUT: dict[str, Moments] = {}
+
+
+def uncut(scenario: Scenario, phases: Sequence[ModuleType], engine: Engine) -> Moments:
+    """What a run of the scenario sends when nobody kills it. It does what ``--dry`` has shown."""
+    if scenario.name not in UNCUT:
+        began = begin(scenario, phases, engine)
+        planned = dry(scenario, phases, began)
+        began.moments.log.clear()
+        began.watch.seen = 0
+        row = engine.converge(began.host, *phases, **scenario.asked)
+        assert (row.state, row.problems, began.watch.faults) == ("open", [], [])
+        assert shown(planned, row.changes) == shown(row.changes, row.changes)
+        UNCUT[scenario.name] = Moments([*began.moments.log])
+        assert dry(scenario, phases, began) == []
+    return UNCUT[scenario.name]
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.name)
+def test_dry_shows_what_the_run_then_does_and_sends_no_change(engine, phases, scenario):
+    """On a bare host, on one that is changed and on a converged one; half-done ones are below."""
+    assert len(uncut(scenario, phases, engine).log) > 50
+
+
 # A generator that is thrown away still wants to say a word: of a dead process nothing comes.
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.name)
 def test_a_run_that_is_killed_at_a_random_moment_is_finished_by_the_next(
     engine, phases, scenario, request
 ):
-    uncut = begin(scenario, phases, engine)
-    planned = dry(scenario, phases, uncut)
-    uncut.moments.log.clear()
-    uncut.watch.seen = 0
-    row = engine.converge(uncut.host, *phases, **scenario.asked)
-    assert (row.state, row.problems, uncut.watch.faults) == ("open", [], [])
-    assert shown(planned, row.changes) == shown(row.changes, row.changes)
+    whole_run = uncut(scenario, phases, engine)
     many = request.config.getoption("--lab-all")
     for seed in range(ALL_KILLS if many else KILLS):
-        kill_and_resume(scenario, phases, engine, uncut.moments, seed)
+        print(kill_and_resume(scenario, phases, engine, whole_run, seed))
 
 
 def kill_and_resume(
-    scenario: Scenario, phases: Sequence[ModuleType], engine: Engine, uncut: Moments, seed: int
+    scenario: Scenario, phases: Sequence[ModuleType], engine: Engine, whole_run: Moments, seed: int
 ) -> str:
     """
     Kill a run before a command or call of the API, or half-way through one; with the host or not.
@@ -209,12 +229,12 @@ def kill_and_resume(
     random_ = random.Random(f"{scenario.name} {seed}")
     began = begin(scenario, phases, engine)
     host, moments, cluster = began.host, began.moments, engine.cluster
-    moments.die_at = random_.randrange(len(uncut.log))
+    moments.die_at = random_.randrange(len(whole_run.log))
     moments.way = random_.choice([None, None, 0, 1, 2])
     power_lost = random_.random() < 0.3
     engine.converge(host, *phases, **scenario.asked)
     assert moments.dead
-    at = f"seed {seed}: {moments.die_at} of {len(uncut.log)}, way {moments.way}"
+    at = f"seed {seed}: {moments.die_at} of {len(whole_run.log)}, way {moments.way}"
     if power_lost:
         boot(host)
         at += ", power lost"
@@ -237,7 +257,7 @@ def kill_and_resume(
     assert kubelet.joins == scenario.joins, at
     assert all(cluster.closed_at_start[:1]) or not scenario.joins, at
     assert len(cluster.minted) <= 2, at
-    assert count(moments.log, "systemctl reboot") <= count(uncut.log, "systemctl reboot"), at
+    assert count(moments.log, "systemctl reboot") <= count(whole_run.log, "systemctl reboot"), at
     assert count(cluster.log, "apply ") <= 2, at
     assert all(n <= 1 + (moments.way is not None) for n in machine(host).unpacked.values()), at
     last = engine.converge(host, *phases, **scenario.asked)
@@ -247,3 +267,54 @@ def kill_and_resume(
 
 def count(log: Sequence[str], what: str) -> int:
     return sum(what in line for line in log)
+
+
+# --- unreadable --------------------------------------------------------------------------------
+
+UNREADABLE: dict[str, str | Unreadable] = {
+    "exit code 3": Unreadable(3),
+    "timed out": Unreadable(124),
+    "": "rubbish",
+}
+"""By the reason that is told; of rubbish it is told what was looked for."""
+HOSTS: dict[str, tuple[SimulatedHost, SimulatedCluster]] = {}
+
+
+@pytest.fixture(params=["bare", "converged"])
+def unchanging(request, engine, phases) -> SimulatedHost:
+    """A host to which nothing must happen: one for all tests."""
+    if request.param not in HOSTS:
+        host = whole(engine.cluster)
+        if request.param == "converged":
+            assert engine.converge(host, *phases).state == "open"
+        HOSTS[request.param] = host, engine.cluster
+    host, engine.cluster = HOSTS[request.param]
+    return host
+
+
+@pytest.mark.parametrize("fact", READINGS, ids=lambda fact: fact.__name__)
+def test_a_host_with_a_reading_that_failed_fails_with_its_name_and_is_left_alone(
+    engine, phases, unchanging, fact, monkeypatch
+):
+    host, cluster, name = unchanging, engine.cluster, fact.__name__
+    there = dict(cluster.nodes)
+    for reason, answer in UNREADABLE.items():
+        host.log.clear()
+        cluster.log.clear()
+        monkeypatch.setitem(host.facts, name, lambda h, answer=answer: spoken(answer))
+        row = engine.converge(host, *phases)
+        assert (row.state, engine.failed) == ("failed", {"gpu01"})
+        (problem,) = row.problems[0].splitlines()
+        assert problem.startswith(f"reading {name}: want it made, have unknown ({reason}")
+        assert host.changes == []
+        # Only what may be the hardware's fault keeps users off a node that was open.
+        closes = bool(there) and name in preflight.OF_THE_HARDWARE
+        assert bool(cluster.log) == closes
+        assert not closes or cluster.nodes["gpu01"].closed
+        cluster.nodes = dict(there)
+
+
+def spoken(answer: str | Unreadable) -> str:
+    if isinstance(answer, Unreadable):
+        raise answer
+    return answer

@@ -168,7 +168,8 @@ class Machine:
         self.uptime_s = 30.0
         self.loaded, self.modules, self.gpu_driver = None, {}, None
         self.sysctls = {"net/ipv4/ip_forward": "0"}
-        self.swaps = [line.split()[0] for line in self.fstab if line.split()[2:3] == ["swap"]]
+        swaps = [line.split()[0] for line in self.fstab if line.split()[2:3] == ["swap"]]
+        self.swaps = [f"/dev/disk/by-{name.lower().replace('=', '/')}" for name in swaps]
         for path, file in host.files.items():
             if path.startswith("/etc/modules-load.d/"):
                 for name in file.text.splitlines():
