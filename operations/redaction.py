@@ -31,7 +31,7 @@ FORMS: tuple[tuple[re.Pattern[str], str], ...] = (
     # "password": "x"   password = "x"   --token=x   PASSWORD=x   and, at a line's end, token: x
     (
         re.compile(
-            r"([\w.-]{0,40}(?:passw(?:or)?d|passphrase|secret|token|credential|api[-_]?key|"
+            r"((?:passw(?:or)?d|passphrase|secret|token|credential|api[-_]?key|"
             r"client-key-data|private[-_]?key|\bauth)s?[\"']?\s*)"
             r"(?:([:=]\s*)(?:\"[^\"\n]*\"|'[^'\n]*')|(=\s*)[^\s\"',;{}\[\]]+|(:\s*)[^\s\"'{}\[\]]+\s*$)",
             re.IGNORECASE | re.MULTILINE,

@@ -16,7 +16,7 @@ import shlex
 import shutil
 import subprocess
 import tarfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from importlib.metadata import distributions
@@ -26,6 +26,7 @@ from typing import Any
 
 import click
 from pyinfra.api import FunctionCommand, StringCommand, operation
+from pyinfra.api.command import PyinfraCommand
 from pyinfra.api.host import Host
 from pyinfra.api.state import State
 
@@ -195,8 +196,8 @@ def collect(*, name: str, phases: Sequence[ModuleType]) -> None:
     _collect(name=name, phases=phases)
 
 
-@operation(is_idempotent=False)  # type: ignore[untyped-decorator]
-def _collect(phases: Sequence[ModuleType]):  # type: ignore[no-untyped-def]
+@operation(is_idempotent=False)
+def _collect(phases: Sequence[ModuleType]) -> Generator[PyinfraCommand, None, None]:
     """Collect from one host. It is not changed, and does not fail by what cannot be had."""
     yield FunctionCommand(of_host, (tuple(phases),), {})
 

@@ -225,7 +225,8 @@ FAULTS: list[tuple[str, Callable[[dict[Any, Any]], None], str]] = [
     ),
     (
         "driver", changed(NvidiaDriver, open_module=False),
-        f"nvidia driver: want the open module {DRIVER}, have the proprietary one; run deploys/gpu_node.py",
+        f"nvidia driver: want the open module {DRIVER}, have the proprietary one; "
+        "run deploys/gpu_node.py",
     ),
     (
         "driver", changed(NvidiaDriver, library="580.159.03"),
