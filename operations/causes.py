@@ -109,8 +109,13 @@ def cause(lines: Sequence[str], remedy: str) -> tuple[str, str]:
 
 def _first(causes: Sequence[Cause], text: str) -> tuple[str, str | None] | None:
     for known in causes:
-        if match := known.words.search(text):
-            return known.have.format(**match.groupdict()).strip(), known.remedy
+        if found := list(known.words.finditer(text)):
+            caught = {
+                # One cause for several repositories is told once, with all of them.
+                name: ", ".join(dict.fromkeys(match[name] for match in found))
+                for name in known.words.groupindex
+            }
+            return known.have.format(**caught).strip(), known.remedy
     return None
 
 

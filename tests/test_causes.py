@@ -32,6 +32,13 @@ CASES = {
         "its vendor has to renew it: run again then; a keyring that is not ours needs the renewed "
         "key put into it",
     ),
+    "expired keys of two": (
+        [SQV, SQV.replace("cuda", "docker"), UNSIGNED, SQV, UNKNOWN],
+        f"{REPOSITORY}, {REPOSITORY.replace('cuda', 'docker')} signed with a key that has expired "
+        "(Unable to locate package infiniband-diags)",
+        "its vendor has to renew it: run again then; a keyring that is not ours needs the renewed "
+        "key put into it",
+    ),
     "another key": (
         [
             f"W: GPG error: {REPOSITORY}  InRelease: The following signatures couldn't be verified "

@@ -76,7 +76,9 @@ def unread(have: Have) -> Iterator[Refusal]:
     for name, reason in sorted(have.readings.unread.items()):
         yield Refusal(
             f"reading {name}", "it made", f"unknown ({reason})",
-            "look at the host: what the reading asks should answer at once",
+            "read `dmesg` on the host: a card or its driver that hangs needs a reboot, or repair"
+            if name in OF_THE_HARDWARE
+            else "look at the host: what the reading asks should answer at once",
             unfit=name in OF_THE_HARDWARE,
         )  # fmt: skip
 
