@@ -11,8 +11,7 @@ pytestmark = pytest.mark.guest
 
 @pytest.fixture
 def open_nodes(lab: Lab) -> None:
-    lab.reset(to="open")
-    lab.wait_offering()
+    lab.to_open()
 
 
 def test_a_missing_gpu_closes_its_node_and_no_other(lab: Lab, open_nodes) -> None:

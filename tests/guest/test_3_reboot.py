@@ -13,9 +13,8 @@ pytestmark = [pytest.mark.guest, pytest.mark.long]
 
 
 def test_nodes_are_right_after_a_reboot_without_us(lab: Lab) -> None:
-    lab.reset(to="open")
+    before = lab.to_open()
     boots = {node: lab.ssh(node, "cat /proc/sys/kernel/random/boot_id") for node in NODES}
-    before = lab.wait_offering()
     for node in NODES:
         lab.ssh(node, "nohup sh -c 'sleep 1; systemctl reboot' >/dev/null 2>&1 &")
     deadline = time.monotonic() + 1200

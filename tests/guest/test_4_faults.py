@@ -176,15 +176,14 @@ def table(lab: Lab) -> Iterator[Table]:
 def open_nodes(lab: Lab) -> None:
     """Both open, with nothing to do; from the snapshot if a test before has left it otherwise."""
     if not all(lab.verdict(node).open for node in (BROKEN, OTHER)):
-        lab.reset(to="open")
+        lab.to_open()
     lab.wait_offering()
 
 
 @pytest.fixture(scope="module")
 def usual_s(lab: Lab) -> float:
     """Seconds of the other node's part of a run in which nothing is wrong, and nothing to do."""
-    lab.reset(to="open")
-    lab.wait_offering()
+    lab.to_open()
     done = lab.run()
     assert done.code == 0, done.output[-4000:]
     seconds: float = done.nodes[OTHER]["seconds"]

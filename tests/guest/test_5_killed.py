@@ -61,8 +61,7 @@ def prepared(lab: Lab) -> Callable[[str, str], None]:
     """Both nodes as they were when they were opened; then one is closed and lacks something."""
 
     def prepare(node: str, work: str) -> None:
-        lab.reset(to="open")
-        lab.wait_offering()
+        lab.to_open()
         lab.close(node)
         lab.ssh(node, work)
 
