@@ -2,7 +2,9 @@
 
 from pyinfra import config
 
-from operations import sudo
+from operations import hostkeys, redaction, sudo
 
 config.REQUIRE_PYINFRA_VERSION = "~=3.10"
+redaction.install()
+hostkeys.install()
 sudo.install()
