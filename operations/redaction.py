@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -56,6 +57,23 @@ def redact(text: str) -> str:
     for pattern, shown in FORMS:
         text = pattern.sub(shown, text)
     return text
+
+
+def without_secrets(record: logging.LogRecord) -> bool:
+    """A filter of a log that lets everything pass, redacted."""
+    if isinstance(record.msg, str):
+        record.msg, record.args = redact(record.getMessage()), None
+    return True
+
+
+def install() -> None:
+    """
+    Redact pyinfra's log from now on.
+
+    At the logger, so that the terminal, which a CI system keeps, shows no more than a file: with
+    ``--debug`` pyinfra tells how it connects, passwords included.
+    """
+    logging.getLogger("pyinfra").addFilter(without_secrets)
 
 
 def redacted(value: Any) -> Any:

@@ -17,6 +17,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from operations import redaction
 from operations.redaction import redact, redacted
 
 RUNS = Path(os.environ.get("RACKWRIGHT_RUNS", "runs"))
@@ -69,8 +70,7 @@ class Run:
         handler = logging.FileHandler(self.folder / "run.log")
         handler.setFormatter(Plain("%(asctime)s %(levelname)s %(message)s"))
         log = logging.getLogger("pyinfra")
-        # At the logger, so that the terminal, which a CI system keeps, shows no more than the file.
-        log.addFilter(without_secrets)
+        redaction.install()
         log.addHandler(handler)
         atexit.register(self.close)
 
@@ -104,13 +104,6 @@ class Plain(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         # A traceback comes after what the logger's filter has seen.
         return redact(self.COLOUR.sub("", super().format(record)))
-
-
-def without_secrets(record: logging.LogRecord) -> bool:
-    """A filter of the log that lets everything pass, redacted."""
-    if isinstance(record.msg, str):
-        record.msg, record.args = redact(record.getMessage()), None
-    return True
 
 
 def table(rows: Sequence[Row]) -> Table:

@@ -142,6 +142,8 @@ JWT = "eyJhbGciOiJSUzI1NiIs.eyJpc3MiOiJrdWJlcm5ldGVz.c2lnbmF0dXJl"
         ("    client-key-data: LS0tLS1", "    client-key-data: ***"),
         ("PYINFRA_SUDO_PASSWORD=abc sudo", "PYINFRA_SUDO_PASSWORD=*** sudo"),
         ("kubelet --token=abc --v=2", "kubelet --token=*** --v=2"),
+        ("Connecting to: h ({'password': 'x y', 'port': 22})",
+         "Connecting to: h ({'password': ***, 'port': 22})"),
     ],
 )  # fmt: skip
 def test_what_looks_like_a_secret_is_not_shown(text: str, shown: str) -> None:

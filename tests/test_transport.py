@@ -111,14 +111,18 @@ def test_a_host_whose_key_is_not_known_is_refused_before_any_command(
     assert code != 0
     assert "found in known_hosts" in said
     assert "No host key for" in said
+    assert f"have it show {server.key.get_name()} {server.key.fingerprint}; compare" in said
     assert server.commands == []
 
 
 def test_a_host_whose_key_has_changed_is_refused_before_any_command(
     tmp_path: Path, server: Server
 ) -> None:
-    code, said = run(tmp_path, server, paramiko.ECDSAKey.generate())
+    known = paramiko.ECDSAKey.generate()
+    code, said = run(tmp_path, server, known)
     assert code != 0
     assert "REMOTE HOST IDENTIFICATION HAS CHANGED" in said
     assert "does not match" in said
+    assert f"want {known.get_name()} {known.fingerprint} of 127.0.0.1" in said
+    assert f"have {server.key.get_name()} {server.key.fingerprint}; compare" in said
     assert server.commands == []
