@@ -209,7 +209,9 @@ def command(*script: str, explain: str = "") -> StringCommand:
         f"[ $waited -lt {WAIT_S} ] || {{ echo \"packages: want apt's locks free, have pid $pid "
         f'hold one for $waited s; wait for it, or look at it on the host" >&2; exit 75; }}; '
         "sleep 3; waited=$((waited + 3)); done; "
-        f'echo "== rackwright $(date -u +%FT%TZ)" >>{LOG}; '
+        f'echo "== rackwright $(date -u +%FT%TZ)" >>{LOG}; begun=$(wc -l <{LOG}); '
         f"{{ {' && '.join(f'{{ {piece}; }}' for piece in script)}; }} >>{LOG} 2>&1 </dev/null || "
-        f"{{ code=$?; tail -n 25 {LOG} >&2; {explain + ' >&2; ' if explain else ''}exit $code; }}"
+        # Of this command alone: the words of an earlier one would be taken for the reason.
+        f"{{ code=$?; tail -n +$begun {LOG} | tail -n 40 >&2; "
+        f"{explain + ' >&2; ' if explain else ''}exit $code; }}"
     )

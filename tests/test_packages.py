@@ -109,6 +109,15 @@ def test_a_failure_of_another_kind_is_not_tried_twice_and_shows_the_logs_end(she
     assert verbs(shell.calls()) == ["update", "install"]
 
 
+def test_only_its_own_words_are_shown_of_a_command_that_fails(shell):
+    shell.program("apt-get", 'case "$*" in *install*) echo "E: no $*"; exit 100;; esac')
+    shell(packages.install("install first"))
+    failed = shell(packages.install("install second"))
+    assert "second" in failed.stderr
+    assert "first" not in failed.stderr
+    assert "first" in shell.log.read_text()
+
+
 def test_a_piece_that_fails_ends_the_script(shell):
     shell.program("apt-get", "exit 1")
     shell.program("apt-mark", "")
