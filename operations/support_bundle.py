@@ -16,6 +16,7 @@ import shlex
 import shutil
 import subprocess
 import tarfile
+import time
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -47,6 +48,8 @@ LIMIT_S = 30
 """For one item. A tool that asks a GPU which has fallen off the bus never comes back by itself."""
 GRACE_S = 15
 """How much later the connection is given up: a process that cannot be killed keeps it open."""
+BUDGET_S = 900
+"""For one host: where every item hangs, the last ones are left out."""
 RUNS_KEPT = 5
 """Newest runs whose log and result are in the bundle."""
 
@@ -262,9 +265,12 @@ class Asking:
     missing: dict[str, str]
     gone: str = ""
     """Why nothing more is asked, if so."""
+    until_s: float = field(default_factory=lambda: time.monotonic() + BUDGET_S)
 
     def ask(self, name: str, command: str, limit_s: int = LIMIT_S) -> Answer | None:
         """The answer; ``None`` if there was none, and the reason is noted."""
+        if time.monotonic() > self.until_s:
+            self.gone = self.gone or f"not asked: {BUDGET_S} s are over"
         if self.gone:
             self.missing[name] = self.gone
             return None

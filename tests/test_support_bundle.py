@@ -172,6 +172,15 @@ def test_a_host_that_stops_answering_is_given_up_and_others_are_whole(runs: Path
     assert missing(found, "gpu02") == {}
 
 
+def test_a_host_on_which_everything_hangs_is_given_up_in_time(runs: Path, monkeypatch) -> None:
+    monkeypatch.setattr(support_bundle, "BUDGET_S", -1)
+    asked = host()
+    found = missing(bundle(asked))
+    assert set(found) >= {"reading Files", *ITEMS}
+    assert "are over" in found["gpus"]
+    assert asked.log == []
+
+
 def test_a_host_that_refuses_sudo_is_named_in_its_own_words(runs: Path) -> None:
     asked = host()
     asked.on("", lambda h, m, s: (False, "sudo: a password is required"))

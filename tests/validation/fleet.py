@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import tempfile
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
@@ -32,8 +32,9 @@ class Node:
     """One host of the inventory."""
 
     name: str
-    spec: NodeSpec
-    data: dict[str, Any]
+    # What a failed test shows of a node is no place for what is secret in its data.
+    spec: NodeSpec = field(repr=False)
+    data: dict[str, Any] = field(repr=False)
     ssh_config: Path
 
     @cached_property
