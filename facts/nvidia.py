@@ -146,6 +146,8 @@ def parse_modules(output: list[str]) -> NvidiaModulesState:
             dkms.setdefault(version, {})[kernel] = "installed"
             continue
         match link.rstrip("/").split("/"):
+            case [name, *_] if name.startswith("kernel-"):
+                pass  # a link to a directory looks like one; where it leads is told below
             case [version] if version[:1].isdigit():
                 dkms.setdefault(version, {})
             case [version, kernel, _]:
