@@ -22,6 +22,7 @@ from facts.nvidia import NvidiaDriver
 from facts.os import Clock, DiskFree, Kernels, Machine, OsRelease
 from facts.pci import PciDevices
 from facts.repositories import AptSources
+from facts.snapshot import registered
 from facts.xid import Xids
 from nodespec import NodeSpec
 from operations import fleet, node, repositories
@@ -73,12 +74,13 @@ def need(check: Callable[..., object]) -> set[str]:
 
 def unread(have: Have) -> Iterator[Refusal]:
     """Unknown is not absent: nothing is decided on a reading that was not made."""
+    modules = {fact.__name__: fact.__module__ for fact in registered()}
     for name, reason in sorted(have.readings.unread.items()):
         yield Refusal(
             f"reading {name}", "it made", f"unknown ({reason})",
             "read `dmesg` on the host: a card or its driver that hangs needs a reboot, or repair"
             if name in OF_THE_HARDWARE
-            else "look at the host: what the reading asks should answer at once",
+            else f"run `pyinfra INVENTORY fact {modules[name]}.{name}` to see why",
             unfit=name in OF_THE_HARDWARE,
         )  # fmt: skip
 
