@@ -25,6 +25,7 @@ test-lab: .venv/.synced
 	$(RUN) pytest -s -v -m guest tests/guest
 
 test-lab-all: .venv/.synced
+	$(RUN) pytest -q -n logical -rP --show-capture=stdout -k killed --lab-all tests/test_whole_job.py
 	$(RUN) pytest -s -v -m guest tests/guest --lab-all
 
 demo: .venv/.synced

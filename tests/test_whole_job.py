@@ -191,11 +191,12 @@ def uncut(scenario: Scenario, phases: Sequence[ModuleType], engine: Engine) -> M
         began = begin(scenario, phases, engine)
         planned = dry(scenario, phases, began)
         began.moments.log.clear()
+        began.moments.breakable.clear()
         began.watch.seen = 0
         row = engine.converge(began.host, *phases, **scenario.asked)
         assert (row.state, row.problems, began.watch.faults) == ("open", [], [])
         assert shown(planned, row.changes) == shown(row.changes, row.changes)
-        UNCUT[scenario.name] = Moments([*began.moments.log])
+        UNCUT[scenario.name] = Moments([*began.moments.log], breakable=[*began.moments.breakable])
         assert dry(scenario, phases, began) == []
     return UNCUT[scenario.name]
 
@@ -215,7 +216,7 @@ def test_a_run_that_is_killed_at_a_random_moment_is_finished_by_the_next(
     whole_run = uncut(scenario, phases, engine)
     many = request.config.getoption("--lab-all")
     for seed in range(ALL_KILLS if many else KILLS):
-        print(kill_and_resume(scenario, phases, engine, whole_run, seed))
+        print(f"{scenario.name}: {kill_and_resume(scenario, phases, engine, whole_run, seed)}")
 
 
 def kill_and_resume(
@@ -229,12 +230,18 @@ def kill_and_resume(
     random_ = random.Random(f"{scenario.name} {seed}")
     began = begin(scenario, phases, engine)
     host, moments, cluster = began.host, began.moments, engine.cluster
-    moments.die_at = random_.randrange(len(whole_run.log))
-    moments.way = random_.choice([None, None, 0, 1, 2])
+    if random_.random() < 0.6 or not whole_run.breakable:
+        moments.die_at = random_.randrange(len(whole_run.log))
+    else:
+        moments.die_at = random_.choice(whole_run.breakable)
+        moments.way = random_.randrange(3)
     power_lost = random_.random() < 0.3
     engine.converge(host, *phases, **scenario.asked)
     assert moments.dead
-    at = f"seed {seed}: {moments.die_at} of {len(whole_run.log)}, way {moments.way}"
+    way = "before" if moments.way is None else "half-way through"
+    what = whole_run.log[moments.die_at]
+    what = "a reading" if MARK in what else what[-60:].replace("\n", " ")
+    at = f"seed {seed}: killed {way} {moments.die_at} of {len(whole_run.log)}, {what}"
     if power_lost:
         boot(host)
         at += ", power lost"

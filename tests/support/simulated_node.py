@@ -47,6 +47,8 @@ class Moments:
     way: int | None = None
     """How the command that is under way then ends, if it can end half-way; ``None``: it was never
     sent. (One that ended well, and nobody heard of it, is the next moment never sent.)"""
+    breakable: list[int] = field(default_factory=list)
+    """Which of them can end half-way."""
     dead: bool = False
     watch: Callable[[], None] = lambda: None
     """Called before each."""
@@ -55,6 +57,8 @@ class Moments:
         if self.dead:
             raise Killed
         self.watch()
+        if halves:
+            self.breakable.append(len(self.log))
         if len(self.log) == self.die_at:
             self.dead = True
             if self.way is not None and halves:
