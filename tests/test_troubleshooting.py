@@ -9,11 +9,13 @@ from pathlib import Path
 import pytest
 
 from facts.readings import READINGS
-from tests.support.messages import ROOT, messages, titles_without_a_remedy, without_a_remedy
+from operations.causes import FETCHING, ON_THE_HOST
+from tests.support.messages import ROOT, VALUE, messages, titles_without_a_remedy, without_a_remedy
 
 DOCUMENT = (ROOT / "docs/troubleshooting.md").read_text()
 LINES = re.findall(r"^`([^`]+)`$", DOCUMENT, re.MULTILINE)
 FOUND = messages()
+SECTION_OF_CAUSES = DOCUMENT.partition("### A command failed")[2].partition("\n### ")[0]
 
 
 def test_every_message_has_an_entry() -> None:
@@ -71,6 +73,12 @@ def test_a_sentence_without_a_remedy_is_found(tmp_path: Path, line: str, good: b
 @pytest.mark.parametrize("name", [fact.__name__ for fact in READINGS])
 def test_every_reading_is_explained(name: str) -> None:
     assert re.search(rf"^\| .*`{name}`.* \|", DOCUMENT, re.MULTILINE)
+
+
+def test_every_known_cause_of_a_failed_command_is_explained() -> None:
+    clauses = {re.sub(r"\{\w+\}", VALUE, known.have) for known in (*ON_THE_HOST, *FETCHING)}
+    rows = {row for row in re.findall(r"^\| `([^`]+)` \|", SECTION_OF_CAUSES, re.MULTILINE)}
+    assert rows == clauses - {VALUE}  # a tool's own words, whole
 
 
 def test_every_reason_on_a_node_is_explained() -> None:
