@@ -202,7 +202,9 @@ class CdiSpecification(FactBase[CdiState | None]):
     """
 
     def command(self) -> str:
-        return f"{{ cat /var/run/cdi/nvidia.yaml 2>/dev/null || echo {ABSENT}; }} && echo '## end'"
+        path = "/var/run/cdi/nvidia.yaml"
+        # A file need not end with a newline, and what was read of it ends here.
+        return f"if [ -e {path} ]; then cat {path}; else echo {ABSENT}; fi && echo && echo '## end'"
 
     def process(self, output: list[str]) -> CdiState:
         if output[-1] != "## end":

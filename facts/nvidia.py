@@ -15,7 +15,7 @@ from facts.value import ABSENT, FactValue, each, properties, sections
 NVRM_VERSION = re.compile(r"^NVRM version: .*?\s(\d+\.\d+(?:\.\d+)?)\s")
 
 LIBRARY = "libnvidia-ml.so."
-LIBRARY_FILE = re.compile(rf"/.*/{re.escape(LIBRARY)}(\d+(?:\.\d+)+)")
+LIBRARY_FILE = re.compile(rf"/.*/{re.escape(LIBRARY)}(\d+(?:\.\d+)*)")
 MODULE = re.compile(r"/sys/module/(\w+)")
 PCI_ADDRESS = re.compile(r"[0-9a-fA-F]{4,}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}\.[0-7]")
 # 6.12.57+deb13-amd64 580.178.04 Dual MIT/GPL
