@@ -6,13 +6,16 @@ import argparse
 import sys
 
 from nodespec import docs
-from nodespec.fleet import read_all
-from nodespec.loading import load
+from nodespec.fleet import data_of, read_all
+from nodespec.loading import look
 from nodespec.model import NodeSpec
-from nodespec.problems import InventoryProblems, report
+from nodespec.problems import report
 
 
 def main(arguments: list[str] | None = None) -> int:
+    for stream in (sys.stdout, sys.stderr):
+        # A terminal that lacks a character of an inventory's value is no reason to fail.
+        stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
     parser = argparse.ArgumentParser(prog="python -m nodespec", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
     check = commands.add_parser("check", help="print all problems of all hosts; exit 1 if any")
@@ -31,24 +34,21 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _check(path: str, *, local_files: bool) -> int:
-    try:
-        inventory = load(path)
-    except InventoryProblems as unreadable:
-        return _refuse(path, report(unreadable.problems))
-    specs, problems = read_all(inventory.data, local_files=local_files)
-    lines = report([*inventory.problems, *problems])
+    inventory, problems = look(path)
+    specs: dict[str, NodeSpec] = {}
+    if inventory is not None:
+        specs, found = read_all(data_of(inventory), local_files=local_files)
+        problems += found
+    lines = report(problems)
     if lines:
-        return _refuse(path, lines)
+        print("\n".join(lines))
+        count = f"{len(lines)} {'problem' if len(lines) == 1 else 'problems'}"
+        print(f"{path}: {count}", file=sys.stderr)
+        return 1
     for host, spec in specs.items():
         print(f"{host}: {_summary(spec)}")
     print(f"{path}: {len(specs)} {'host' if len(specs) == 1 else 'hosts'}, no problems")
     return 0
-
-
-def _refuse(path: str, lines: list[str]) -> int:
-    print("\n".join(lines))
-    print(f"{path}: {len(lines)} {'problem' if len(lines) == 1 else 'problems'}", file=sys.stderr)
-    return 1
 
 
 def _summary(spec: NodeSpec) -> str:

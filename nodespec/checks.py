@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import re
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from packaging.version import Version
 
 from nodespec import catalogue, mig
-from nodespec.problems import Problem
+from nodespec.problems import Problem, show
 
 if TYPE_CHECKING:
     from nodespec.model import NodeSpec
@@ -154,3 +156,15 @@ def debian_repository(spec: NodeSpec) -> Iterator[Problem]:
     if fingerprint is not None and spec.debian_repository_url is None:
         todo = "set it, or leave out its key"
         yield Problem("debian_repository_url", "the mirror that the key is for", "nothing", todo)
+
+
+@check("ca_certificates")
+def certificates(spec: NodeSpec) -> Iterator[Problem]:
+    # On the host each file is named after the one here, without its folder.
+    paths: dict[str, list[str]] = defaultdict(list)
+    for path in dict.fromkeys(spec.ca_certificates):
+        paths[re.sub(r"[^A-Za-z0-9_-]+", "-", path.stem)].append(str(path))
+    for same in paths.values():
+        if len(same) > 1:
+            todo = "rename one, or put them into one file"
+            yield Problem("ca_certificates", "files with names of their own", show(same), todo)

@@ -26,9 +26,24 @@ it. Copy `inventories/prod.py` and its groups' data, and look at it without conn
     python -m nodespec check inventories/prod.py
 
 It prints every problem of every host, and exits with 1 if there is one. A run does the same before
-it reads from or changes any host. One line stands for all hosts that have the same thing wrong:
+it connects to any host. One line stands for all hosts that have the same thing wrong:
 
-    gpu03, gpu04, gpu05 and 9 more (12 hosts): mig_config: want ..., have ...; what to do
+    gpu03 to gpu12, gpu16 (11 hosts): mig_config: want ..., have ...; what to do
+
+Of a deploy's command line, a `--limit` or `--exclude` that matches no host is refused too: pyinfra
+would do less than was meant, or more. `pyinfra INVENTORY fact ...` and `... exec -- ...` look at
+nothing, for whoever looks for what is wrong.
+
+## How it is written
+
+* A group is a list of hosts, or `(list of hosts, {...})` with data for all of them; a host is a
+  string, or `(name, {...})`. A list in the file that is no group needs a name that begins with `_`.
+* Nothing is converted: a number is no string (`8`, not `"8"`), a truth is `True` or `False`, a list
+  is `[...]` and not `{...}`, of which the order changes from run to run.
+* An IPv6 address stands in brackets where a port can follow, as in `[fd00::1]:6443`, and by itself
+  everywhere else (`ssh_hostname`, `kube_node_ip`, `no_proxy`).
+* In the name and password of a proxy's URL any character but letters, digits and `._~-` is written
+  as `%XX`. Other URLs have neither: they end in files that all users of a host can read.
 
 ## Which value counts
 

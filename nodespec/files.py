@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import stat
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -12,7 +14,7 @@ from cryptography import x509
 
 from nodespec.foreign import over_ssh
 from nodespec.model import NodeSpec
-from nodespec.problems import HostProblem, Problem
+from nodespec.problems import HostProblem, Problem, show
 
 
 def missing(
@@ -37,21 +39,53 @@ def _named(spec: NodeSpec | None, host: str, data: Mapping[str, Any]) -> Iterato
             yield "ca_certificates", path
     if over_ssh(host):
         for key in ("ssh_key", "ssh_known_hosts_file", "ssh_config_file"):
-            if data.get(key):
-                yield key, Path(data[key]).expanduser()
+            # What is no string is told by its type.
+            if data.get(key) and isinstance(data[key], str):
+                yield key, Path(os.path.expanduser(data[key]))
 
 
 def _kubeconfig(content: bytes) -> str | None:
+    """
+    Return what keeps *content* from being a kubeconfig.
+
+    Source: Kubernetes documentation, "kubeconfig (v1)" (read 2026-11-30).
+    """
     try:
         config = yaml.safe_load(content)
-    except yaml.YAMLError:
+    # Not YAML's errors alone: 2026-99-99 is no date, and a thousand brackets are too deep.
+    except (yaml.YAMLError, ValueError, RecursionError):
         return "no YAML"
-    return None if isinstance(config, dict) and config.get("clusters") else "no clusters in it"
+    if not isinstance(config, dict):
+        return "no kubeconfig in it"
+    context = _entry(config, "contexts", config.get("current-context"))
+    if context is None:
+        return "no context that current-context names"
+    cluster = _entry(config, "clusters", context.get("cluster"))
+    if cluster is None or not isinstance(cluster.get("server"), str):
+        return "no cluster with a server that its current context names"
+    if _entry(config, "users", context.get("user")) is None:
+        return "no user that its current context names"
+    if not cluster.get("certificate-authority-data") and not cluster.get("certificate-authority"):
+        return "no certificate authority, which new nodes are told to trust"
+    return None
+
+
+def _entry(config: dict[str, Any], kind: str, name: Any) -> dict[str, Any] | None:
+    """Return the contents of the entry *name*: ``users: [{name: a, user: {...}}]``."""
+    entries = config.get(kind)
+    for entry in entries if isinstance(entries, list) else ():
+        if isinstance(entry, dict) and name is not None and entry.get("name") == name:
+            found = entry.get(kind.removesuffix("s"))
+            return found if isinstance(found, dict) else None
+    return None
 
 
 def _certificates(content: bytes) -> str | None:
+    if b"PRIVATE KEY-----" in content:
+        return "a private key in it, which would go to every host"
     try:
         x509.load_pem_x509_certificates(content)
+        content.decode()
     except ValueError:
         return "no PEM certificate in it"
     return None
@@ -67,13 +101,25 @@ CONTENT: dict[str, tuple[str, Callable[[bytes], str | None], str]] = {
 }
 OTHER = ("a file on this machine", lambda _: None, "correct the path or make the file")
 
+BYTES_MAX = 4 << 20
+"""More than any of these files has; a device or an image has more."""
+
 
 def _look(key: str, path: Path) -> Problem | None:
     want, wrong, todo = CONTENT.get(key, OTHER)
     try:
-        said = wrong(path.read_bytes())
+        # Nothing else is opened: a pipe would wait for a writer.
+        if not stat.S_ISREG(path.stat().st_mode):
+            said = "a directory" if path.is_dir() else "no regular file"
+            return Problem(key, want, f"{show(path)}, which is {said}", todo)
+        with path.open("rb") as file:
+            content = file.read(BYTES_MAX + 1)
     except FileNotFoundError:
-        return Problem(key, want, f"no file {path}", todo)
+        return Problem(key, want, f"no file {show(path)}", todo)
     except OSError as error:
-        return Problem(key, want, f"{path}, which cannot be read ({error.strerror})", todo)
-    return Problem(key, want, f"{path} with {said}", todo) if said else None
+        have = f"{show(path)}, which cannot be read ({error.strerror})"
+        return Problem(key, want, have, todo)
+    except ValueError:  # a NUL in it
+        return Problem(key, want, f"no file {show(path)}", todo)
+    found = "more than 4 MiB in it" if len(content) > BYTES_MAX else wrong(content)
+    return Problem(key, want, f"{show(path)} with {found}", todo) if found else None

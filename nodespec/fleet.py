@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import ipaddress
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from pyinfra.api.inventory import Inventory
 
@@ -20,17 +22,27 @@ HostData = Mapping[str, Mapping[str, Any]]
 
 def of_all(inventory: Inventory, *, local_files: bool = True) -> dict[str, NodeSpec]:
     """
-    Read the specs of all hosts, by name in natural order.
+    Read the specs of all hosts, by name in natural order; once for each inventory, since every
+    host's deploy asks for them.
 
     Raises ``InventoryProblems`` with all problems of all hosts.
 
     + local_files: whether the files that keys name on this machine must exist
     """
-    data = {host.name: merged(host) for host in inventory}
-    specs, problems = read_all(data, local_files=local_files)
-    if problems:
-        raise InventoryProblems(problems)
-    return specs
+    if inventory not in _specs:
+        specs, problems = read_all(data_of(inventory), local_files=local_files)
+        if problems:
+            raise InventoryProblems(problems)
+        _specs[inventory] = specs
+    return _specs[inventory]
+
+
+_specs: WeakKeyDictionary[Inventory, dict[str, NodeSpec]] = WeakKeyDictionary()
+
+
+def data_of(inventory: Inventory) -> dict[str, dict[str, Any]]:
+    """Merged data of each host, by name."""
+    return {host.name: merged(host) for host in inventory}
 
 
 def read_all(
@@ -77,7 +89,7 @@ def _addresses(data: HostData) -> list[HostProblem]:
         (
             (
                 host,
-                f"{str(values.get('ssh_hostname') or host).lower()}:{values.get('ssh_port', 22)}",
+                f"{_address(str(values.get('ssh_hostname') or host))}:{values.get('ssh_port', 22)}",
             )
             for host, values in data.items()
             if over_ssh(host)
@@ -86,6 +98,15 @@ def _addresses(data: HostData) -> list[HostProblem]:
         "an address of its own",
         "two of these are one machine: correct the copied line",
     )
+
+
+def _address(name: str) -> str:
+    """Return *name* so that two ways to write one address are the same."""
+    try:
+        address = ipaddress.ip_address(name)
+        return f"[{address}]" if address.version == 6 else str(address)
+    except ValueError:
+        return name.lower().removesuffix(".")
 
 
 def _clusters(specs: Mapping[str, NodeSpec]) -> list[HostProblem]:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping, Set
 from functools import cache
-from typing import get_type_hints
+from typing import Any, get_type_hints
 
 from pyinfra.api.arguments import all_global_arguments
 from pyinfra.api.connectors import get_all_connectors
+from pyinfra.api.util import raise_if_bad_type
 
 USER_PREFIX = "x_"
 """Keys that start with it belong to whoever wrote the inventory."""
@@ -16,13 +18,35 @@ SSH_CONNECTORS = ("ssh", "vagrant", "terraform")
 
 
 @cache
-def foreign_keys() -> frozenset[str]:
-    """Names that pyinfra and its installed connectors read, from their own declarations."""
-    connectors = get_all_connectors().values()
-    return frozenset(name for name, _ in all_global_arguments() if name.startswith("_")).union(
-        *(get_type_hints(connector.data_cls) for connector in connectors),
-        *(connector.data_meta for connector in connectors),
-    )
+def _types() -> dict[str, Any]:
+    """Names that pyinfra and its connectors read, and their types, from their declarations."""
+    types: dict[str, Any] = {
+        name: type_ for name, type_ in all_global_arguments() if name.startswith("_")
+    }
+    for connector in get_all_connectors().values():
+        types |= dict.fromkeys(connector.data_meta, Any) | get_type_hints(connector.data_cls)
+    return types
+
+
+def foreign_keys() -> Set[str]:
+    """Names that pyinfra and its installed connectors read."""
+    return _types().keys()
+
+
+def wrong_types(data: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Keys of pyinfra and its connectors with a value that they refuse, and what they want."""
+    for key in data.keys() & foreign_keys():
+        type_ = _types()[key]
+        if data[key] is None and key.startswith("_"):
+            continue  # to pyinfra the same as not given; not so with a connector's
+        # To Python a truth is a number; nobody means it so.
+        number = isinstance(data[key], bool) and type_ in (int, float)
+        try:
+            raise_if_bad_type(data[key], type_, TypeError, "")
+        except TypeError:
+            number = True
+        if number:
+            yield key, f"a value of type {getattr(type_, '__name__', type_)}"
 
 
 def foreign(key: str) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -15,8 +14,8 @@ from pyinfra.api.exceptions import InventoryError
 
 from nodespec import catalogue
 from nodespec.catalogue import GpuModel, MigProfile
-from nodespec.problems import Problem
-from nodespec.values import Flag, Int, List, Text
+from nodespec.problems import Problem, short, show
+from nodespec.values import Flag, Int, List, ProfileName, Text, suggestion
 
 if TYPE_CHECKING:
     from nodespec.model import NodeSpec
@@ -69,7 +68,7 @@ class MigLayoutEntry(BaseModel):
     devices: Literal["all"] | List[Annotated[Int, Field(ge=0, le=63)]]
     mig_enabled: Flag = Field(alias="mig-enabled")
     # No GPU has more than seven: a mistyped million of them is not to be counted out one by one.
-    mig_devices: dict[Text, Annotated[Int, Field(ge=1, le=64)]] = Field(
+    mig_devices: dict[ProfileName, Annotated[Int, Field(ge=1, le=64)]] = Field(
         default_factory=dict, alias="mig-devices"
     )
 
@@ -103,7 +102,7 @@ def resolve(spec: NodeSpec) -> tuple[GpuLayout, ...] | Problem:
     if spec.gpu_count == 0 or spec.gpu_model is None:
         if spec.mig_config != ALL_DISABLED:
             return Problem(
-                KEY, f"{ALL_DISABLED!r} without GPUs", repr(spec.mig_config), "set gpu_count too"
+                KEY, f"{ALL_DISABLED!r} without GPUs", show(spec.mig_config), "set gpu_count too"
             )
         return ()
     model = catalogue.gpu(spec.gpu_model)
@@ -129,18 +128,17 @@ def named(model: GpuModel) -> dict[str, tuple[str, ...]]:
 
 def _unknown(spec: NodeSpec, model: GpuModel) -> Problem:
     allowed = [*named(model), *sorted(spec.mig_layouts)]
-    have = repr(spec.mig_config)
+    have = show(spec.mig_config)
     if not model.mig_capable:
         return Problem(KEY, f"{ALL_DISABLED!r} on {model.name}", have, f"{model.name} has no MIG")
-    near = difflib.get_close_matches(spec.mig_config, allowed, n=1)
-    todo = f"did you mean {near[0]}" if near else "or declare it in mig_layouts"
+    todo = suggestion(spec.mig_config, allowed) or "or declare it in mig_layouts"
     return Problem(KEY, f"a layout of {model.name}: {', '.join(allowed)}", have, todo)
 
 
 def _custom(
     spec: NodeSpec, model: GpuModel, entries: Sequence[MigLayoutEntry]
 ) -> tuple[GpuLayout, ...] | Problem:
-    key = f"mig_layouts[{spec.mig_config!r}]"
+    key = f"mig_layouts[{show(spec.mig_config)}]"
     layouts: list[GpuLayout] = []
     for entry in entries:
         if entry.devices != "all" and (beyond := [i for i in entry.devices if i >= spec.gpu_count]):
@@ -248,10 +246,12 @@ def _place(model: GpuModel, wanted: Sequence[MigProfile]) -> tuple[Placement, ..
 def _no_profile(model: GpuModel, name: str) -> Problem:
     known = [profile.name for profile in model.mig_profiles]
     if not known:
-        return Problem(KEY, f"no MIG devices on {model.name}", name, f"{model.name} has no MIG")
+        return Problem(
+            KEY, f"no MIG devices on {model.name}", short(name), f"{model.name} has no MIG"
+        )
     same = [other for other in known if other.partition(".")[0] == name.partition(".")[0]]
     todo = f"on this GPU {name.partition('.')[0]} is {' or '.join(same)}" if same else "choose one"
-    return Problem(KEY, f"profiles of {model.name}: {', '.join(known)}", name, todo)
+    return Problem(KEY, f"profiles of {model.name}: {', '.join(known)}", short(name), todo)
 
 
 def problems(spec: NodeSpec) -> list[Problem]:
@@ -281,7 +281,7 @@ def _strategy(spec: NodeSpec, layout: tuple[GpuLayout, ...]) -> list[Problem]:
     on = [gpu for gpu in layout if gpu.enabled]
     if not on:
         return []
-    shape = f"mig_config {spec.mig_config!r}"
+    shape = f"mig_config {show(spec.mig_config)}"
     empty = [str(gpu.index) for gpu in on if not gpu.profiles]
     if empty:
         return [

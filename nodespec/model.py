@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 from urllib.parse import urljoin
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -17,13 +17,14 @@ from nodespec.values import (
     DriverVersion,
     Endpoint,
     Fingerprint,
+    Flag,
     GpuModelName,
     HcaModelName,
     Image,
-    Flag,
     Int,
     KubeVersion,
     Labels,
+    LayoutName,
     List,
     LocalPath,
     Mirrors,
@@ -36,8 +37,8 @@ from nodespec.values import (
     ResourceName,
     ResourcePrefix,
     Taints,
-    Text,
     Version,
+    exactly,
 )
 
 REQUIRED: Any = ...
@@ -134,15 +135,14 @@ class NodeSpec(BaseModel):
         form="open",
         example="open",
     )
-    mig_config: Text = key(
+    mig_config: LayoutName = key(
         "all-disabled",
         "MIG layout: `all-disabled`, `all-<profile>` (as many devices of one profile as fit), "
         "`all-balanced`, or a name in `mig_layouts`. The profiles of each model are listed below.",
         form="name of a layout",
         example="all-1g.10gb",
-        min_length=1,
     )
-    mig_layouts: dict[Text, List[MigLayoutEntry]] = key(
+    mig_layouts: dict[LayoutName, List[MigLayoutEntry]] = key(
         dict,
         "Layouts of your own, in the form of mig-parted's `mig-configs`. Where several entries "
         "match a GPU, the last one decides; each GPU needs one.",
@@ -184,7 +184,9 @@ class NodeSpec(BaseModel):
         form="infiniband or ethernet",
         example="infiniband",
     )
-    hca_rate_gbps: Literal[10, 25, 40, 50, 56, 100, 200, 400, 800] | None = key(
+    hca_rate_gbps: (
+        Annotated[Literal[10, 25, 40, 50, 56, 100, 200, 400, 800], exactly(int)] | None
+    ) = key(
         None,
         "Rate that each port must reach. Not checked if not given.",
         form="10, 25, 40, 50, 56, 100, 200, 400 or 800",
@@ -260,7 +262,7 @@ class NodeSpec(BaseModel):
         form="full version, as in 1.20.2",
         example="1.20.2",
     )
-    nvidia_default_runtime: Literal[True] = key(
+    nvidia_default_runtime: Annotated[Literal[True], exactly(bool)] = key(
         True,
         "The nvidia runtime is the default one, so that pods need no runtime class.",
         form="True",

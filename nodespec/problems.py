@@ -5,17 +5,21 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from pyinfra.api.exceptions import InventoryError
 
-HOSTS_NAMED = 3
-"""Hosts that a line names before it only counts."""
+HOSTS_NAMED = 8
+"""Hosts, or rows of them, that a line names before it only counts."""
 
-VALUES_SHOWN = 3
+VALUES_SHOWN = 6
 VALUE_WIDTH = 80
+PATH_WIDTH = 250
 
-URL_USER = re.compile(r"(?<=://)[^/@\s]+@")
+# A password may hold what its URL should not have: everything up to the last @ is masked, and what
+# looks like user:password@host without a scheme. A digest (name:tag@sha256:...) is none.
+CREDENTIALS = re.compile(r"(?:(?<=://)|[^\s'\"/:@]+:(?!//))[^\s'\"]*@(?!sha\d)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,16 +72,50 @@ def report(problems: Iterable[HostProblem]) -> list[str]:
         line.hosts.update(dict.fromkeys(found.hosts))
         line.haves[problem.have] = None
     return [
-        f"{_hosts(list(line.hosts))}: {Problem(key, want, _haves(list(line.haves)), todo)}"
+        one_line(
+            f"{_hosts(list(line.hosts))}: {Problem(key, want, _haves(list(line.haves)), todo)}"
+        )
         for (key, want, todo), line in lines.items()
     ]
 
 
+def one_line(text: str) -> str:
+    """Return *text* so that it cannot move a terminal's cursor: names are data of others too."""
+    return "".join(
+        character if character.isprintable() else repr(character)[1:-1] for character in text
+    )
+
+
+def masked(text: str) -> str:
+    """Return *text* without the names and passwords of its URLs."""
+    return CREDENTIALS.sub("***@", text)
+
+
 def _hosts(names: list[str]) -> str:
-    if len(names) <= HOSTS_NAMED:
-        return ", ".join(names)
-    more = len(names) - HOSTS_NAMED
-    return f"{', '.join(names[:HOSTS_NAMED])} and {more} more ({len(names)} hosts)"
+    """Names as people read them: gpu01 to gpu16 (16 hosts), rather than sixteen of them."""
+    rows: list[list[str]] = []
+    for name in names:
+        if rows and _next(rows[-1][-1]) == name:
+            rows[-1].append(name)
+        else:
+            rows.append([name])
+    words: list[str] = []
+    for row in rows:
+        many = len(row) > 2
+        words += [f"{short(row[0])} to {short(row[-1])}"] if many else map(short, row)
+    if len(words) > HOSTS_NAMED:
+        words = [*words[: HOSTS_NAMED - 1], "and more"]
+    text = ", ".join(words).replace(", and more", " and more")
+    return text if len(names) == len(words) else f"{text} ({len(names)} hosts)"
+
+
+def _next(name: str) -> str | None:
+    """Return the name whose last number is one higher: gpu10.example.com of gpu09.example.com."""
+    match = re.fullmatch(r"(.*?)([0-9]{1,9})([^0-9.]*(?:\.[^0-9].*)?)", name)
+    if match is None:
+        return None
+    number = str(int(match[2]) + 1).zfill(len(match[2]))
+    return f"{match[1]}{number}{match[3]}"
 
 
 def _haves(haves: list[str]) -> str:
@@ -90,8 +128,22 @@ def show(value: Any) -> str:
     """Return *value* as people read it: short, on one line, without a URL's password."""
     if value is None:
         return "nothing"
-    text = URL_USER.sub("***@", repr(value))
-    return text if len(text) <= VALUE_WIDTH else f"{text[: VALUE_WIDTH - 3]}..."
+    path = isinstance(value, Path)
+    try:
+        text = str(value) if path else repr(value)
+    except Exception:  # of an object of the inventory's own, or a number of thousands of digits
+        text = f"a value of type {type(value).__name__}"
+    if len(text) > LOOKED_AT:
+        # Where its passwords end would take long to find out.
+        return f"{len(text)} characters of type {type(value).__name__}"
+    return short(masked(text), PATH_WIDTH if path else VALUE_WIDTH)
+
+
+LOOKED_AT = 2000
+
+
+def short(text: str, width: int = VALUE_WIDTH) -> str:
+    return text if len(text) <= width else f"{text[: width - 3]}..."
 
 
 def natural(name: str) -> list[tuple[int, int, str]]:

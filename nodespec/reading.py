@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from pydantic import ValidationError
@@ -10,8 +11,8 @@ from pydantic_core import ErrorDetails
 from pyinfra.api.host import Host
 
 from nodespec.checks import DEFAULT_MISSING, problems_of
-from nodespec.foreign import bare_name, foreign, foreign_keys, over_ssh
-from nodespec.problems import Problem, show
+from nodespec.foreign import bare_name, foreign, foreign_keys, over_ssh, wrong_types
+from nodespec.problems import LOOKED_AT, Problem, masked, short, show
 from nodespec.values import suggestion
 
 if TYPE_CHECKING:
@@ -29,6 +30,8 @@ def merged(host: Host) -> dict[str, Any]:
     return data
 
 
+TODO_WIDTH = 200
+
 STRICT = "ssh_strict_host_key_checking"
 
 
@@ -40,10 +43,10 @@ def read(
 
     Returns every problem found; the spec is None where it could not be made at all.
     """
-    ours = {key: value for key, value in data.items() if not foreign(key)}
-    unknown = [key for key in ours if key not in model.model_fields]
-    misspelt = {near for key in unknown if (near := _nearest(key, model))}
-    problems = [_unknown(key, model) for key in sorted(unknown)]
+    ours = {key: value for key, value in data.items() if not foreign(str(key))}
+    unknown = {str(key): _nearest(str(key), model) for key in ours if key not in model.model_fields}
+    misspelt = set(unknown.values())
+    problems = [_unknown(key, near) for key, near in sorted(unknown.items())]
     values = {key: value for key, value in ours.items() if key in model.model_fields}
     values.setdefault("kube_node_name", bare_name(host))
 
@@ -70,6 +73,7 @@ def read(
         problems += problems_of(checked, wrong)
     if over_ssh(host):
         problems += transport(data)
+    problems += foreign_values(host, data)
     return spec, problems
 
 
@@ -106,18 +110,44 @@ def transport(data: Mapping[str, Any]) -> list[Problem]:
     return [Problem(STRICT, "'yes'", have, todo)]
 
 
+def foreign_values(host: str, data: Mapping[str, Any]) -> Iterator[Problem]:
+    """
+    Problems of what pyinfra and its connectors are given.
+
+    pyinfra checks it too, but stops at the first and shows it, passwords too.
+    """
+    if over_ssh(host) and not SSH_NAME.fullmatch(bare_name(host)):
+        todo = "rename the host; ssh_hostname is its address"
+        yield Problem("name", "letters, digits and . _ - : in a host's name", show(host), todo)
+    for key, form in wrong_types(data):
+        value = data[key]
+        have = show(value) if SHOWABLE.match(key) else f"a value of type {type(value).__name__}"
+        todo = "leave it out" if value is None else "correct it"
+        yield Problem(key, form, have, todo)
+    port = data.get("ssh_port", 22)
+    if isinstance(port, int) and not 0 < port < 65536:
+        yield Problem("ssh_port", "a port from 1 to 65535", show(port), "correct it")
+
+
+# A name, an IPv4 or an IPv6 address: what ssh can be given without being taken for an option.
+SSH_NAME = re.compile(r"[A-Za-z0-9_:][A-Za-z0-9._:-]*")
+
+SHOWABLE = re.compile(r"(?!.*(password|secret|token|env))", re.IGNORECASE)
+"""Names of keys whose value is no secret."""
+
+
 def _nearest(key: str, model: type[Spec]) -> str:
-    known = [*model.model_fields, *foreign_keys()]
+    known = (*model.model_fields, *foreign_keys())
     return suggestion(key, known).removeprefix("did you mean ")
 
 
-def _unknown(key: str, model: type[Spec]) -> Problem:
+def _unknown(key: str, near: str) -> Problem:
+    shown = short(key)
     if key in REMOVED:
-        return Problem(key, "a key of this release", "a removed one", REMOVED[key])
-    near = _nearest(key, model)
+        return Problem(shown, "a key of this release", "a removed one", REMOVED[key])
     todo = f"did you mean {near}" if near else "remove it, or name it x_... if it is your own"
     # Not its value: who misspells a key may have misspelt a password's.
-    return Problem(key, "a known key", "an unknown one", todo)
+    return Problem(shown, "a known key", "an unknown one", todo)
 
 
 def _problem(detail: ErrorDetails, model: type[Spec]) -> Problem:
@@ -130,7 +160,7 @@ def _problem(detail: ErrorDetails, model: type[Spec]) -> Problem:
         return Problem(name, form, "nothing", DEFAULT_MISSING)
     # Of a union's members pydantic names the one it tried; that is no part of the inventory.
     inner = [part for part in detail["loc"][1:] if isinstance(part, int) or "[" not in part]
-    key = name + "".join(f"[{part!r}]" for part in inner)
+    key = name + "".join(f"[{short(repr(part))}]" for part in inner)
     return Problem(key, form, show(detail["input"]), _todo(detail, field.examples))
 
 
@@ -138,10 +168,12 @@ def _todo(detail: ErrorDetails, examples: list[Any] | None) -> str:
     if detail["type"] == "value_error":
         said = str(detail["ctx"]["error"])
         if said:
-            return said
+            return short(masked(said[:LOOKED_AT]), TODO_WIDTH)
     if detail["type"] in ("missing", "extra_forbidden"):
         return "leave it out" if detail["type"] == "extra_forbidden" else "add it"
     if detail["type"].startswith(("greater_than", "less_than")):
         message = detail["msg"]
         return message.replace("Input should be", "it has to be")
+    if len(detail["loc"]) > 1 and detail["msg"].startswith("Input should be"):
+        return detail["msg"].replace("Input should be", "it has to be")
     return f"write it as in {examples[0]!r}" if examples else "correct it"

@@ -9,7 +9,7 @@ import string
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 from pydantic import AfterValidator, BeforeValidator, Strict, StringConstraints
 
@@ -50,16 +50,20 @@ IMAGE = re.compile(
 
 URL_CHARACTERS = re.compile(r"([A-Za-z0-9._~:/?#\[\]@+,=-]|%[0-9A-Fa-f]{2})+")
 """
-Of those of RFC 3986 the ones that mean nothing to a shell, systemd, apt or TOML, in whose files URLs
-end. Any other character of a name or a password can be written as ``%XX``.
+Of those of RFC 3986 the ones that mean nothing to a shell, systemd, apt or TOML, in whose files
+URLs end. Any other character of a name or a password can be written as ``%XX``.
 """
 
 PORT = re.compile(r"[1-9][0-9]{0,4}")
 
 
+WORD_WIDTH = 60
+
+
 def suggestion(word: str, known: Iterable[str]) -> str:
     """Return "did you mean X" for the known word nearest to *word*, or nothing."""
-    near = difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)
+    # It takes seconds to find that a word as long as a letter is no other word.
+    near = difflib.get_close_matches(word[:WORD_WIDTH], list(known), n=1, cutoff=0.6)
     return f"did you mean {near[0]}" if near else ""
 
 
@@ -77,6 +81,17 @@ def _list(value: Any) -> Any:
     return value
 
 
+def exactly(type_: type) -> BeforeValidator:
+    """For choices: 1 is no True and 200.0 no 200, though Python says that they are equal."""
+
+    def check(value: Any) -> Any:
+        if value is not None and type(value) is not type_:
+            raise ValueError
+        return value
+
+    return BeforeValidator(check)
+
+
 # What Python takes for a number or a truth (True, "8", 8.0, "yes", 1) mostly is something else that
 # was mistyped: only the thing itself is accepted.
 Int = Annotated[int, Strict()]
@@ -85,8 +100,10 @@ Text = Annotated[str, Strict()]
 List = Annotated[tuple[T, ...], BeforeValidator(_list)]
 
 DriverVersion = Annotated[Text, _matches(r"[1-9][0-9]{2}\.[0-9]{2,3}(\.[0-9]{2})?")]
-Version = Annotated[Text, _matches(r"[0-9]+\.[0-9]+\.[0-9]+")]
-KubeVersion = Annotated[Text, _matches(r"1\.[0-9]+\.[0-9]+")]
+Version = Annotated[Text, _matches(r"[0-9]{1,4}\.[0-9]{1,4}\.[0-9]{1,4}")]
+KubeVersion = Annotated[Text, _matches(r"1\.[0-9]{1,3}\.[0-9]{1,3}")]
+LayoutName = Annotated[Text, _matches(r"[A-Za-z0-9]([A-Za-z0-9._+-]{0,61}[A-Za-z0-9])?")]
+ProfileName = Annotated[Text, _matches(r"[0-9a-z][0-9a-z.+-]{0,30}")]
 
 
 def _model(
@@ -121,10 +138,17 @@ def _bracketed(host: str) -> None:
     """Check a host as it stands before a port: an IPv6 address is in brackets there."""
     if host.startswith("[") and host.endswith("]") and ":" in host:
         _host(host[1:-1])
-    elif ":" in host:
+    elif _is_ipv6(host):
         raise ValueError("write an IPv6 address in brackets, as in [fd00::1]:6443")
     else:
         _host(host)
+
+
+def _is_ipv6(value: str) -> bool:
+    try:
+        return ipaddress.ip_address(value).version == 6
+    except ValueError:
+        return False
 
 
 def _port(value: str) -> None:
@@ -163,7 +187,7 @@ def _ip(value: str) -> str:
 def _node_ip(value: str) -> str:
     address = ipaddress.ip_address(_ip(value))
     _no_zone(address)
-    # Source: Kubernetes pkg/kubelet/kubelet_node_status.go validateNodeIP at v1.36.
+    # Source: Kubernetes pkg/kubelet/kubelet_node_status.go validateNodeIP at v1.36.3.
     for what, refused in (
         ("a loopback address", address.is_loopback),
         ("a multicast address", address.is_multicast),
@@ -267,7 +291,7 @@ def _registry(value: str) -> None:
 
 def _image(value: str) -> str:
     match = IMAGE.fullmatch(value)
-    if match is None or not {".", ":"} & set(match["registry"]):
+    if match is None or len(value) > 400 or not {".", ":"} & set(match["registry"]):
         raise ValueError("write it in full, registry first")
     _registry(match["registry"])
     if match["tag"] == "latest" or (match["tag"] is None and "@" not in value):
@@ -278,7 +302,11 @@ def _image(value: str) -> str:
 Image = Annotated[Text, AfterValidator(_image)]
 
 
-def _proxy(value: str) -> str:
+URL_LENGTH_MAX = 2000
+URL_FORM = "write it as http://host:port; in a password, @ is %40 and / is %2F"
+
+
+def _parsed(value: str) -> SplitResult:
     try:
         parts = urlsplit(value)
         port = parts.port
@@ -287,21 +315,30 @@ def _proxy(value: str) -> str:
         parts = urlsplit("")
     if not value.startswith(("http://", "https://")):
         raise ValueError("start it with http:// or https://")
+    if len(value) > URL_LENGTH_MAX:
+        raise ValueError(f"keep it below {URL_LENGTH_MAX} characters")
     if not URL_CHARACTERS.fullmatch(value):
         raise ValueError(
             "leave out blanks, quotes and the like; in a name or password write them as %XX"
         )
     if not parts.hostname or port == 0 or parts.netloc.count("@") > 1:
-        raise ValueError("write it as http://host:port; in a password, @ is %40 and / is %2F")
+        raise ValueError(URL_FORM)
     if parts.netloc.endswith(":"):
         raise ValueError("add the port, or leave out the colon")
     _host(parts.hostname)
+    return parts
+
+
+def _proxy(value: str) -> str:
+    parts = _parsed(value)
+    if parts.path not in ("", "/") or parts.query or parts.fragment:
+        raise ValueError(URL_FORM)
     return value
 
 
 def _url(value: str) -> str:
-    _proxy(value)
-    if "@" in urlsplit(value).netloc:
+    _parsed(value)
+    if "@" in value:
         raise ValueError("leave out name and password: they would stand where all can read them")
     return value
 

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
+import os
 import random
 import time
 from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+import yaml
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyinfra.api.exceptions import InventoryError
 from pyinfra.api.inventory import Inventory
@@ -22,6 +25,7 @@ from nodespec import (
     Placement,
     Problem,
     catalogue,
+    checks,
     docs,
     mig,
     reading,
@@ -113,7 +117,7 @@ def test_quantities_carry_their_unit_in_the_name() -> None:
 WRONG = [
     ("gpu_model", "A100-SXM-40GB", "did you mean A100-SXM4-40GB"),
     ("gpu_count", "two", "write it as in 8"),
-    ("gpu_count", True, "write a number"),
+    ("gpu_count", True, "write it as in 8"),
     ("gpu_count", -1, "it has to be greater than or equal to 0"),
     ("hca_model", "CX-6", ""),
     ("hca_rate_gbps", 201, "write it as in 400"),
@@ -127,13 +131,20 @@ WRONG = [
     ("kube_version", "1.36", "write it as in '1.36.3'"),
     ("kube_api_server", "https://10.0.0.1:6443", "leave out the scheme"),
     ("kube_api_server", "10.0.0.1", "add the port"),
-    ("kube_api_server", "10.0.0.1:70000", "add the port"),
+    ("kube_api_server", "10.0.0.1:70000", "a port is a number from 1 to 65535"),
+    ("kube_api_server", "fd00::1:6443", "write an IPv6 address in brackets, as in [fd00::1]:6443"),
+    ("kube_api_server", "10.0.0.256:6443", "an IPv4 address is four numbers from 0 to 255"),
+    ("kube_api_server", "K8s.example.com:6443", "write the host's name in lower case"),
     ("kube_api_server", "my_host:6443", "give a host name or an IP address"),
     ("kube_node_name", "GPU01", "Kubernetes refuses it"),
     ("kube_node_name", "gpu_01", "Kubernetes refuses it"),
     ("kube_node_name", "gpu01.", "Kubernetes refuses it"),
     ("kube_node_name", "g" * 64, "Kubernetes refuses it"),
     ("kube_node_ip", "10.0.0.11/24", "without a prefix length"),
+    ("kube_node_ip", "fe80::1%eth0", "leave out the zone"),
+    ("kube_node_ip", "::1", "the kubelet refuses a loopback address"),
+    ("kube_node_ip", "0.0.0.0", "the kubelet refuses the unspecified address"),
+    ("kube_node_ip", "169.254.1.1", "the kubelet refuses a link-local address"),
     ("kube_namespace", "a.b", "Kubernetes refuses it"),
     (
         "kube_labels",
@@ -141,21 +152,30 @@ WRONG = [
         "the kubelet sets kubernetes.io/hostname itself",
     ),
     ("kube_labels", {"a/b/c": "x"}, "Kubernetes refuses the key 'a/b/c'"),
+    ("kube_labels", {"rackwright.io/rdma": "x"}, "Rackwright sets rackwright.io/rdma itself"),
+    ("kube_labels", {"nvidia.com/gpu.present": "x"}, "Rackwright sets nvidia.com/gpu.present"),
     ("kube_labels", {"a": "x y"}, "Kubernetes refuses the value 'x y' of a"),
     ("rdma_resource_name", "hca-shared", "write it as in 'hca_shared'"),
     ("rdma_resource_name", "_hca", "write it as in 'hca_shared'"),
     ("rdma_resource_prefix", "kubernetes.io", "Kubernetes refuses it as the domain of a resource"),
+    ("rdma_resource_prefix", "nvidia.com", "the GPUs' resources are counted under it"),
     ("rdma_resource_max", 0, "it has to be greater than or equal to 1"),
     ("pause_image", "pause:3.10", "write it in full, registry first"),
     ("pause_image", "registry.k8s.io/pause", "pin it"),
     ("pause_image", "registry.k8s.io/pause:latest", "pin it"),
     ("http_proxy", "proxy:3128", "start it with http:// or https://"),
-    ("http_proxy", "http://proxy:3128”", "leave out blanks and quotes"),
+    ("http_proxy", "http://proxy:3128”", "leave out blanks, quotes and the like"),
+    ("http_proxy", "http://proxy:0", "write it as http://host:port"),
+    ("http_proxy", "http://proxy:", "add the port, or leave out the colon"),
+    ("http_proxy", "http://10.0.0.300:3128", "an IPv4 address is four numbers"),
+    ("no_proxy", {"a", "b"}, "write a list"),
     ("cuda_repository_fingerprint", "3bf863cc", "a short key id is not enough"),
     ("cuda_repository_url", "https://mirror/{dist}/", "{dist} is not known"),
     ("cuda_repository_url", "https://mirror/{distro/", "a brace is not closed"),
+    ("cuda_repository_url", "https://mirror/{distro!r}/", "{distro!r} is not known"),
     ("cuda_repository_url", "file:///srv/cuda", "start it with http:// or https://"),
     ("registry_mirrors", {"https://docker.io": "http://m"}, "is not a registry's host name"),
+    ("registry_mirrors", {"..": "http://m"}, "is not a registry's host name"),
     ("registry_mirrors", {"docker.io": "mirror:5000"}, "start it with http:// or https://"),
     ("reboot_timeout_s", 5, "it has to be greater than or equal to 30"),
 ]
@@ -348,6 +368,10 @@ CONTRADICTIONS: list[tuple[dict[str, Any], str]] = [
         {"debian_repository_url": "http://m", "debian_repository_fingerprint": "0" * 40},
         "debian_repository_fingerprint: want it and debian_repository_key_url together, ",
     ),
+    (
+        {"ca_certificates": ["/a/ca.pem", "/a/other.pem", "/b/ca.pem"]},
+        "ca_certificates: want files with names of their own, have ['/a/ca.pem', '/b/ca.pem']; ",
+    ),
 ]
 
 
@@ -355,6 +379,13 @@ CONTRADICTIONS: list[tuple[dict[str, Any], str]] = [
 def test_a_contradiction_is_refused(changes: dict[str, Any], expected: str) -> None:
     (problem,) = problems_of(**changes)
     assert problem.startswith(expected)
+
+
+def test_every_check_refuses_one_of_the_contradictions() -> None:
+    rows = [changes for changes, _ in CONTRADICTIONS] + [row[1] for row in MIG_REFUSED]
+    specs = [spec for changes in rows if (spec := read(**changes)[0]) is not None]
+    idle = [check.__name__ for _, check in checks.CHECKS if not any(map(list, map(check, specs)))]
+    assert idle == []
 
 
 def test_contradictions_are_found_beside_wrong_keys() -> None:
@@ -558,6 +589,7 @@ def test_placements(model: str, profiles: tuple[str, ...], placed: list[tuple[in
     assert [(p.start, p.size) for p in result] == placed
 
 
+@settings(max_examples=60, deadline=None)
 @given(
     model=st.sampled_from([m for m in catalogue.GPUS if m.mig_capable]),
     seed=st.integers(0, 10_000),
@@ -805,9 +837,20 @@ def test_one_cluster_with_two_device_plugins() -> None:
 # --- files of the operator's machine ------------------------------------------------------------
 
 
+CA = "certificate-authority-data"
+KUBECONFIG: dict[str, Any] = {
+    "current-context": "a",
+    "contexts": [{"name": "a", "context": {"cluster": "b", "user": "c"}}],
+    "clusters": [
+        {"name": "b", "cluster": {"server": "https://[fd00::1]:6443", CA: "Q0E="}},
+    ],
+    "users": [{"name": "c", "user": {"token": "t"}}],
+}
+
+
 def with_files(tmp_path: Path) -> dict[str, Any]:
     kubeconfig = tmp_path / "kubeconfig"
-    kubeconfig.write_text("clusters: [{name: a}]\n")
+    kubeconfig.write_text(yaml.safe_dump(KUBECONFIG))
     return GOOD | {"kube_kubeconfig": kubeconfig}
 
 
@@ -821,21 +864,83 @@ def test_files_are_looked_for_on_this_machine(tmp_path: Path) -> None:
     for key in ("ssh_key", "ssh_known_hosts_file", "ssh_config_file"):
         (line,) = files_of(good | {key: str(tmp_path / "none")})
         assert line.startswith(f"gpu01, gpu02: {key}: want a file on this machine, have no file ")
-    (line,) = files_of(good | {"ca_certificates": [tmp_path]})
-    assert "which cannot be read (Is a directory)" in line
 
 
-def test_a_kubeconfig_and_a_certificate_are_looked_into(tmp_path: Path) -> None:
+def without(*path: Any) -> dict[str, Any]:
+    """The kubeconfig without one of its parts."""
+    config = copy.deepcopy(KUBECONFIG)
+    part: Any = config
+    for step in path[:-1]:
+        part = part[step]
+    del part[path[-1]]
+    return config
+
+
+KUBECONFIGS = [
+    (b"\x00\xff garbage", "no YAML"),
+    (b"a: 2026-99-99", "no YAML"),
+    (b"[" * 400, "no YAML"),
+    (b"a: " + b"9" * 5000, "no YAML"),
+    (b"", "no kubeconfig in it"),
+    (b"- a", "no kubeconfig in it"),
+    (b"no: clusters", "no context that current-context names"),
+    (without("current-context"), "no context that current-context names"),
+    (without("clusters", 0), "no cluster with a server that its current context names"),
+    (
+        without("clusters", 0, "cluster", "server"),
+        "no cluster with a server that its current context names",
+    ),
+    (without("users", 0), "no user that its current context names"),
+    (without("clusters", 0, "cluster", CA), "no certificate authority, which new nodes are "),
+    (b"#" * (5 << 20), "more than 4 MiB in it"),
+]
+
+
+@pytest.mark.parametrize(("content", "found"), KUBECONFIGS, ids=range(len(KUBECONFIGS)))
+def test_a_kubeconfig_is_looked_into(tmp_path: Path, content: Any, found: str) -> None:
+    wrong = tmp_path / "wrong"
+    text = content if isinstance(content, bytes) else yaml.safe_dump(content).encode()
+    wrong.write_bytes(text)
+    (line,) = files_of(with_files(tmp_path) | {"kube_kubeconfig": wrong})
+    assert line.startswith(
+        "gpu01, gpu02: kube_kubeconfig: want a kubeconfig on this machine, "
+        f"have {wrong} with {found}"
+    )
+
+
+def test_a_file_that_is_none_is_not_opened(tmp_path: Path) -> None:
+    good = with_files(tmp_path)
+    os.mkfifo(tmp_path / "pipe")
+    for path, have in (
+        (tmp_path / "pipe", "which is no regular file"),
+        (tmp_path, "which is a directory"),
+        (Path("/dev/zero"), "which is no regular file"),
+        (Path("/proc/self/mem"), "which cannot be read (Input/output error)"),
+    ):
+        for key, value in (
+            ("kube_kubeconfig", path),
+            ("ca_certificates", [path]),
+            ("ssh_key", str(path)),
+        ):
+            (line,) = files_of(good | {key: value})
+            assert f"gpu01, gpu02: {key}: want " in line
+            assert f"have {path}, {have}; " in line
+
+
+def test_a_certificate_is_looked_into(tmp_path: Path) -> None:
     good = with_files(tmp_path)
     wrong = tmp_path / "wrong"
-    wrong.write_text("no: clusters\n")
-    (line,) = files_of(good | {"kube_kubeconfig": wrong})
-    assert f"have {wrong} with no clusters in it" in line
-    (line,) = files_of(good | {"ca_certificates": [wrong]})
-    assert f"have {wrong} with no PEM certificate in it" in line
-    wrong.write_text("{")
-    (line,) = files_of(good | {"kube_kubeconfig": wrong})
-    assert f"have {wrong} with no YAML" in line
+    for content, found in (
+        (b"no certificate", "no PEM certificate in it"),
+        (b"0\x82\x01\x01", "no PEM certificate in it"),
+        (
+            b"-----BEGIN PRIVATE KEY-----\nMIIB\n-----END PRIVATE KEY-----\n",
+            "a private key in it, which would go to every host",
+        ),
+    ):
+        wrong.write_bytes(content)
+        (line,) = files_of(good | {"ca_certificates": [wrong]})
+        assert f"have {wrong} with {found}; " in line
 
 
 # --- a thousand hosts ---------------------------------------------------------------------------
@@ -844,8 +949,7 @@ def test_a_kubeconfig_and_a_certificate_are_looked_into(tmp_path: Path) -> None:
 def test_a_thousand_hosts_with_the_same_mistake_take_one_line() -> None:
     lines = fleet(**{f"gpu{number:04}": {"gpu_count": "x"} for number in range(1000)})
     assert lines == [
-        "gpu0000, gpu0001, gpu0002 and 997 more (1000 hosts): "
-        "gpu_count: want whole number, have 'x'; write it as in 8"
+        "gpu0000 to gpu0999 (1000 hosts): gpu_count: want whole number, have 'x'; write it as in 8"
     ]
 
 
@@ -869,7 +973,9 @@ def test_a_thousand_hosts_with_one_mistake_each_stay_readable() -> None:
     assert time.process_time() - began < 5
     assert len(lines) == len(wrong)
     (names,) = (line for line in lines if "kube_node_name" in line)
-    assert "have 'BAD_3' / 'BAD_8' / 'BAD_13' and 197 other values; " in names
+    assert names.startswith("gpu0003, gpu0008, gpu0013, gpu0018, ")
+    assert " and more (200 hosts): kube_node_name: want " in names
+    assert "have 'BAD_3' / 'BAD_8' / 'BAD_13' / 'BAD_18' / 'BAD_23' / 'BAD_28' and 194 " in names
 
 
 def test_a_thousand_good_hosts_are_read_in_time() -> None:
