@@ -93,7 +93,10 @@ class Run:
         for row in rows:
             for problem in row.problems:
                 console.print(f"[red]{row.node}[/red] {escape(problem)}", soft_wrap=True)
-        console.print(f"[dim]{self.folder}/result.json, run.log[/dim]")
+        help_ = (
+            "; docs/troubleshooting.md has every message" if any(r.problems for r in rows) else ""
+        )
+        console.print(f"[dim]{self.folder}/result.json, run.log{help_}[/dim]", soft_wrap=True)
 
 
 class Plain(logging.Formatter):
