@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from paramiko import SSHException
+from paramiko import SSHClient, SSHException
 from pyinfra.api import FunctionCommand, StringCommand
 from pyinfra.api.command import PyinfraCommand
 from pyinfra.api.host import Host
 from pyinfra.api.state import State
 from pyinfra.api.util import print_host_combined_output
+from pyinfra.connectors.util import CommandOutput
 
 from operations.causes import sentence
 from operations.failure import tell
@@ -26,21 +27,36 @@ def explained(command: PyinfraCommand, component: str, step: Step) -> PyinfraCom
 
     def run(state: State, host: Host) -> bool:
         arguments = connector_arguments(host)
+        ok, output, lost = False, CommandOutput([]), ""
         try:
             ok, output = command.execute(state, host, arguments)  # type: ignore[arg-type]
         except (TimeoutError, OSError, EOFError, SSHException) as error:
             lost = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+        if ok:
+            return True
+        if not state.print_output:
+            print_host_combined_output(host, output)
+        if lost or (lost := ended(host)):
             tell(
                 host,
                 f"{component}: want {step.want}, have the connection lost on the way ({lost}); "
                 "look at the host and the network between, then run again",
             )
-            return False
-        if not ok:
-            if not state.print_output:
-                print_host_combined_output(host, output)
+        else:
             lines = [line.line for line in output]
             tell(host, sentence(component, step.want, lines, step.remedy))
-        return bool(ok)
+        return False
 
     return FunctionCommand(run, (), {})
+
+
+def ended(host: Host) -> str:
+    """Why nothing more comes from *host*, empty if its SSH connection lives.
+
+    paramiko ends a command whose connection has gone with an exit code, as if it had failed.
+    """
+    client: SSHClient | None = getattr(host.connector, "client", None)
+    transport = client.get_transport() if client is not None else None
+    if client is None or (transport is not None and transport.is_active()):
+        return ""
+    return "the SSH connection has ended"

@@ -20,7 +20,13 @@ from operations import boot, lock, node
 from operations.files import written
 from operations.report import RUN
 from operations.step import Refusal, Step
-from tests.support.simulated_node import SimulatedHost, Unreadable, failed, run
+from tests.support.simulated_node import (
+    SimulatedConnector,
+    SimulatedHost,
+    Unreadable,
+    failed,
+    run,
+)
 
 CONFIG = "/etc/thing.conf"
 
@@ -240,6 +246,21 @@ def test_a_connection_that_is_lost_is_told_as_such(specs, error):
     (problem,) = RUN.rows["gpu01"].problems
     assert problem.startswith("driver: want 1.0, have the connection lost on the way")
     assert RUN.rows["gpu02"].state == "done"
+
+
+def test_a_command_whose_connection_has_ended_has_not_failed_by_itself(specs, monkeypatch):
+    host = bare("gpu01")
+    active = []
+    client = SimpleNamespace(
+        get_transport=lambda: SimpleNamespace(is_active=lambda: not active), close=lambda: None
+    )
+    monkeypatch.setattr(SimulatedConnector, "client", client, raising=False)
+    host.on("^modprobe thing$", lambda h, m, s: (False, "half a li"))
+    converge(host)
+    assert "have half a li;" in RUN.rows["gpu01"].problems[0]
+    active.append("no more")
+    converge(host)
+    assert "have the connection lost on the way" in RUN.rows["gpu01"].problems[0]
 
 
 def test_a_bug_in_a_phase_fails_its_host_alone(specs):
