@@ -320,6 +320,28 @@ def test_another_key_is_not_trusted(converge, caplog):
     assert machine(host).packages == {}
 
 
+@pytest.mark.parametrize(
+    ("said", "code", "remedy"),
+    [
+        ("Failed to initialize NVML: Driver/library version mismatch", 18, "find what has changed"),
+        ("Unable to determine the device handle for GPU 0: GPU is lost", 15, "a card that is lost"),
+        ("Failed to initialize NVML: Unknown Error", 255, "run `nvidia-smi` on the host"),
+    ],
+)
+def test_a_library_that_does_not_talk_to_the_driver_is_told_with_what_to_do(
+    converge, said, code, remedy
+):
+    host = bare()
+    assert converge(host, nvidia_driver).state == "done"
+    host.facts["Gpus"] = lambda h: f"## query\n{said}\n## rc\n{code}"
+    host.log.clear()
+    row = converge(host, nvidia_driver)
+    (problem,) = row.problems
+    assert said in problem
+    assert remedy in problem
+    assert host.changes == []
+
+
 EXPIRED, RENEWED = (OTHER_KEY.parent / f"{name}.asc" for name in ("expired", "renewed"))
 CUDA_KEYRING = "/etc/apt/keyrings/rackwright-cuda.asc"
 

@@ -28,6 +28,17 @@ MODULES_LOAD = "/etc/modules-load.d/rackwright-nvidia.conf"
 DROP_IN = "/etc/systemd/system/nvidia-persistenced.service.d/50-rackwright.conf"
 UNINSTALLER = "/usr/bin/nvidia-uninstall"
 
+LOST = (
+    "look for Xid and `fallen off the bus` in dmesg; a card that is lost needs a power cycle, not "
+    "another driver"
+)
+# By a word of what nvidia-smi says.
+REMEDIES = {
+    "mismatch": "find what has changed it: `dpkg --verify libnvidia-ml1`; reinstall that package, "
+    "and reboot if it stays",
+    "lost": LOST,
+}
+
 
 def files(spec: NodeSpec) -> tuple[str, ...]:
     return (
@@ -264,14 +275,16 @@ def judged(spec: NodeSpec, have: Have) -> Iterator[Refusal]:
         yield Refusal(
             "nvidia driver", f"{spec.gpu_count} GPUs driven",
             f"{len(driver.gpus)}" + (f", without {', '.join(lost)}" if lost else ""),
-            "look for Xid and `fallen off the bus` in dmesg; a card that is lost needs a power "
-            "cycle, not another driver",
-            unfit=True,
+            LOST, unfit=True,
         )  # fmt: skip
     elif not gpus.usable:
         yield Refusal(
             "nvidia driver", "a library that talks to the driver", gpus.reason or "unknown",
-            "run `nvidia-smi` on the host", unfit=True,
+            next(
+                (remedy for word, remedy in REMEDIES.items() if word in (gpus.reason or "")),
+                "run `nvidia-smi` on the host, and look at `dmesg`",
+            ),
+            unfit=True,
         )  # fmt: skip
 
 
