@@ -13,7 +13,7 @@ from pyinfra.api.inventory import Inventory
 from nodespec import files
 from nodespec.foreign import over_ssh
 from nodespec.model import CLUSTER_WIDE, NodeSpec
-from nodespec.problems import HostProblem, InventoryProblems, Problem, natural, show
+from nodespec.problems import HostProblem, InventoryProblems, Problem, natural, short, show
 from nodespec.reading import merged, read
 
 HostData = Mapping[str, Mapping[str, Any]]
@@ -81,7 +81,7 @@ def _shared(names: Iterable[tuple[str, str]], key: str, want: str, todo: str) ->
 
 
 def _few(hosts: list[str]) -> str:
-    return ", ".join(hosts[:4]) + (", ..." if len(hosts) > 4 else "")
+    return ", ".join(map(short, hosts[:4])) + (", ..." if len(hosts) > 4 else "")
 
 
 def _addresses(data: HostData) -> list[HostProblem]:

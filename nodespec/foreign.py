@@ -46,7 +46,7 @@ def wrong_types(data: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         except TypeError:
             number = True
         if number:
-            yield key, f"a value of type {getattr(type_, '__name__', type_)}"
+            yield key, f"a value of type {type_.__name__ if isinstance(type_, type) else type_}"
 
 
 def foreign(key: str) -> bool:

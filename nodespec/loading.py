@@ -370,8 +370,8 @@ class Seen:
                     yield _problem(self.inventory, key, want, have, todo)
 
 
-GROUPS = (list, tuple, set, frozenset)
-"""pyinfra passes over sets of hosts; nobody means that."""
+GROUPS = (list, tuple, set, frozenset, Iterator)
+"""pyinfra passes over sets and generators of hosts; nobody means that."""
 
 
 def _group(value: Any) -> tuple[list[Any], dict[str, Any], str]:
@@ -384,6 +384,8 @@ def _group(value: Any) -> tuple[list[Any], dict[str, Any], str]:
         if value and isinstance(value[0], list):
             return value[0], {}, f"a list in a tuple of {len(value)} without {{...}} after it"
         return [], {}, f"a tuple: {show(value)}"
+    if isinstance(value, Iterator):
+        return [], {}, f"a {type(value).__name__}"
     return [], {}, f"a set: {show(sorted(map(str, value)))}"
 
 

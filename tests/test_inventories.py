@@ -307,6 +307,7 @@ GROUPS = {
     "(['gpu01'], None)": "a list in a tuple of 2 without {...} after it",
     "{'gpu02', 'gpu01'}": "a set: ['gpu01', 'gpu02']",
     "(1, 2)": "a tuple: (1, 2)",
+    "(f'gpu{n}' for n in range(3))": "a generator",
 }
 
 
@@ -380,6 +381,10 @@ def test_what_pyinfra_is_given_has_its_types_and_no_password_is_shown(site: Site
     assert "12345678" not in str(lines)
     assert "hunter2" not in str(lines)
     assert "a: ssh_port: want a value of type int, have '22'; correct it" in lines
+    site.write(hosts("['a']", _env={"A": 1}))
+    assert site.refused()[0].startswith(
+        "a: _env: want a value of type collections.abc.Mapping[str,"
+    )
     site.write(hosts("['a', ('b', {'ssh_port': 0})]", ssh_port=70000))
     assert site.refused() == [
         "a, b: ssh_port: want a port from 1 to 65535, have 70000 / 0; correct it"
