@@ -239,6 +239,16 @@ CASES = [
         unfit=True,
     ),
     Case(
+        "kad_03 clock to which the API server's certificate is of the future",
+        both(
+            lambda host, engine: host.facts.update(Clock=lambda h: f"{time.time() - 7200:.3f}"),
+            prints("ApiServer", "connects\nrc 60\ncurl: (60) certificate is not yet valid"),
+        ),
+        "clock: want within 30 s of the API server's, have -7200 s; "
+        "set the host's clock and see that it is kept: chrony or timesyncd",
+        unfit=True,
+    ),
+    Case(
         "no machine-id",
         reading("Machine", ("4c1e", "uninitialized")),
         "identity: want a machine-id, have none; run systemd-machine-id-setup on the host",

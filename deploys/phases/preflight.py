@@ -218,7 +218,8 @@ def cluster(spec: NodeSpec, have: Have) -> Iterator[Refusal]:
             # Its kubelet goes there too. To another address than that, the inventory may be wrong.
             unfit=kubelet.api_server == f"https://{spec.kube_api_server}",
         )  # fmt: skip
-    elif api.asked and not api.trusted:
+    # To a wrong clock every certificate is of another time, and the clock is told already.
+    elif api.asked and not api.trusted and not (have.known(Clock) and any(clock(spec, have))):
         yield Refusal(
             "kubernetes api", f"{spec.kube_api_server} to prove itself by the pinned CA",
             api.problem or "no proof", "look at kube_api_server, and at the CA in kube_kubeconfig",
@@ -292,20 +293,29 @@ def fits(spec: NodeSpec, have: Have, joined: bool) -> Iterator[Refusal]:
             "decide for one: remove it, or leave these hosts to it",
         )  # fmt: skip
     there = have.node
-    machine = have[Machine].machine_id
-    if there is not None and there.ready and machine and there.machine_id not in ("", machine):
+    machine = have[Machine]
+    if there is not None and there.ready and machine.machine_id not in (None, there.machine_id):
         yield Refusal(
             "kubernetes", f"the name {there.name} for this machine",
             f"another Ready machine of that name (machine-id {there.machine_id})",
             "give one of them another kube_node_name",
         )  # fmt: skip
-    # Some twenty questions to the API: once, before the first change.
-    if not (joined or have.changed) and (
-        rights := have.cluster.missing_rights(spec.kube_namespace)
-    ):
+    if joined or have.changed:
+        return
+    # Some twenty questions to the API, and all its nodes: once, before the first change.
+    if rights := have.cluster.missing_rights(spec.kube_namespace):
         yield Refusal(
             "kubernetes", "the rights of docs/rbac.yaml", f"no right to {', '.join(rights)}",
             "apply docs/rbac.yaml, see docs/cluster-access.md",
+        )  # fmt: skip
+    elif other := have.cluster.twin(
+        spec.kube_node_name, machine.machine_id or "", machine.product_uuid or ""
+    ):
+        yield Refusal(
+            "identity", "a machine-id and a product UUID that no node has",
+            f"one that Node {other} has",
+            "one is a clone of the other: give it an identity of its own; or it was called so: "
+            f"then `kubectl delete node {other}`",
         )  # fmt: skip
 
 
