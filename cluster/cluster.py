@@ -99,6 +99,10 @@ class Cluster:
         """The Node object; ``None``: asked, and there is none."""
         return nodes.find(self._api, name)
 
+    def twin(self, name: str, machine_id: str, system_uuid: str) -> str | None:
+        """Another Node with the machine-id or system UUID of the host that is to be *name*."""
+        return nodes.twin(self._api, name, machine_id, system_uuid)
+
     def taint(self, name: str, taint: Taint) -> bool:
         """Put *taint* on the node; true if it was not there."""
         return nodes.taint(self._api, name, taint)

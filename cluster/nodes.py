@@ -141,6 +141,22 @@ def find(api: Api, name: str) -> NodeState | None:
     return None if node is None else node_state(node)
 
 
+def twin(api: Api, name: str, machine_id: str, system_uuid: str) -> str | None:
+    """The name of another Node with this machine-id or system UUID; ``None`` if there is none."""
+    # systemd writes machine-ids without dashes, firmware tells UUIDs in either case.
+    ours = {_identity(machine_id), _identity(system_uuid)} - {""}
+    for node in api.list("/api/v1/nodes"):
+        info = node.get("status", {}).get("nodeInfo", {})
+        theirs = {_identity(info.get("machineID", "")), _identity(info.get("systemUUID", ""))}
+        if node["metadata"]["name"] != name and ours & theirs:
+            return str(node["metadata"]["name"])
+    return None
+
+
+def _identity(text: str) -> str:
+    return text.strip().lower().replace("-", "")
+
+
 def taint(api: Api, name: str, wanted: Taint) -> bool:
     def change(taints: list[Json]) -> list[Json] | None:
         others = [entry for entry in taints if not _same(entry, wanted.key, wanted.effect)]

@@ -30,6 +30,7 @@ class Right:
 def needed(namespace: str = NAMESPACE) -> list[Right]:
     return [
         Right("get", "nodes"),
+        Right("list", "nodes"),
         Right("patch", "nodes"),
         Right("patch", "nodes/status"),
         Right("list", "pods"),

@@ -322,6 +322,24 @@ def test_a_node_that_changes_all_the_time_is_given_up_with_a_reason(
         kube.taint("gpu01", CLOSED_TAINT)
 
 
+@pytest.mark.parametrize(
+    ("machine_id", "uuid", "other"),
+    [
+        ("4c1e", "ABCD-01", "gpu02"),
+        ("9999", "abcd-02", "gpu02"),
+        ("9999", "ABCD-01", None),  # its own Node
+        ("", "", None),
+    ],
+)
+def test_a_clone_of_another_node_is_found(
+    kube: Cluster, api: FakeKubeApi, machine_id: str, uuid: str, other: str | None
+) -> None:
+    api.node("gpu01", status={"nodeInfo": {"machineID": "9999", "systemUUID": "abcd-01"}})
+    api.node("gpu02", status={"nodeInfo": {"machineID": "4c1e", "systemUUID": "ABCD-02"}})
+    api.node("gpu03", status={})
+    assert kube.twin("gpu01", machine_id, uuid) == other
+
+
 def test_a_node_that_is_not_there_cannot_be_tainted(kube: Cluster) -> None:
     with pytest.raises(NotFound, match="node gpu01: want a Node object, have none"):
         kube.taint("gpu01", CLOSED_TAINT)

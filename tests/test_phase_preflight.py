@@ -494,6 +494,16 @@ def test_clones_in_the_fleet_are_named(engine: Engine, twin, message) -> None:
     assert states[other].state == "done"
 
 
+def test_a_clone_of_a_node_of_an_earlier_run_is_named(engine: Engine) -> None:
+    engine.cluster.twin_of = "gpu07"
+    row = engine.converge(bare(driver=False), preflight)
+    assert row.problems == [
+        "identity: want a machine-id and a product UUID that no node has, have one that Node gpu07 "
+        "has; one is a clone of the other: give it an identity of its own; or it was called so: "
+        "then `kubectl delete node gpu07`"
+    ]
+
+
 def test_kad_03_a_clock_like_the_api_servers_is_right_whatever_ours_says(engine: Engine) -> None:
     host = bare(driver=False)
     host.facts["Clock"] = lambda h: f"{time.time() + 400:.3f}"

@@ -294,10 +294,11 @@ def fits(spec: NodeSpec, have: Have, joined: bool) -> Iterator[Refusal]:
         )  # fmt: skip
     there = have.node
     machine = have[Machine]
-    if there is not None and there.ready and machine.machine_id not in (None, there.machine_id):
+    ours, theirs = machine.machine_id, there.machine_id if there and there.ready else ""
+    if there is not None and ours and theirs and ours != theirs:
         yield Refusal(
             "kubernetes", f"the name {there.name} for this machine",
-            f"another Ready machine of that name (machine-id {there.machine_id})",
+            f"another Ready machine of that name (machine-id {theirs})",
             "give one of them another kube_node_name",
         )  # fmt: skip
     if joined or have.changed:

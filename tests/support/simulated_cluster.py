@@ -112,6 +112,8 @@ class SimulatedCluster:
     """What no restart mends."""
     pod_waits: str = ""
     """Why plugin pods do not start."""
+    twin_of: str | None = None
+    """A Node with the same machine-id."""
     pod_warns: str = ""
     """The newest event about them."""
     offers_nothing_until_restart: bool = False
@@ -179,6 +181,10 @@ class SimulatedCluster:
             self.late -= 1
             return None
         return self.nodes.get(name)
+
+    def twin(self, name: str, machine_id: str, system_uuid: str) -> str | None:
+        self._ask("twin")
+        return self.twin_of
 
     def _existing(self, name: str) -> NodeState:
         if name not in self.nodes:
