@@ -39,7 +39,8 @@ def _boot_id(host: Host, arguments: dict[str, object]) -> str | None:
         )
     except Exception:  # a dying connection raises whatever layer it dies in
         return None
-    return output.stdout.strip() or None if ok else None
+    # Whatever a talkative login shell says comes first.
+    return output.stdout_lines[-1].strip() or None if ok and output.stdout_lines else None
 
 
 def _reconnect(host: Host) -> bool:

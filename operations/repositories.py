@@ -292,7 +292,7 @@ def downloaded(host: Host, want: Repository) -> str | Problem:
             f"{wanted}, have {reason}; check the address, and the proxy between host and it"
         )
     try:
-        data = base64.b64decode(output.stdout.strip(), validate=True)
+        data = base64.b64decode("".join(output.stdout_lines[-1:]), validate=True)
         if len(data) > MAX_KEY_BYTES:
             raise NotAKey(f"a file of more than {MAX_KEY_BYTES} bytes")
         return checked_key(data, want)

@@ -8,17 +8,33 @@ askpass helper.
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable
 from functools import wraps
 from getpass import getpass
 from typing import Any
 
 from pyinfra.api import StringCommand
+from pyinfra.api.exceptions import PyinfraError
 from pyinfra.connectors import ssh, util
 
 VARIABLE = "RACKWRIGHT_SUDO_PASSWORD"
 SHOWN = "from-standard-input"
 """What pyinfra's own variable says in place of the password."""
+
+
+# pyinfra's own writes it into one folder, and does not look whether programs may run there: a
+# hardened host mounts /tmp noexec. What a talkative login shell prints comes before its path.
+HELPER = r"""
+for folder in "$TMPDIR" {folder} "$HOME" "$XDG_RUNTIME_DIR" /var/tmp; do
+  helper=$(mktemp "$folder/pyinfra-sudo-askpass-XXXXXXXXXXXX" 2>/dev/null) || continue
+  printf '%s\n' '#!/bin/sh' 'printf "%s\n" "${variable}"' >"$helper"
+  chmod 700 "$helper"
+  if "$helper" >/dev/null 2>&1; then echo "$helper"; exit; fi
+  rm -f "$helper"
+done
+exit 1
+"""
 
 
 class Asked(Exception):
@@ -37,14 +53,33 @@ def command_for_host(state: Any, host: Any, command: StringCommand, **arguments:
     """pyinfra's command for a Unix host, without the password in it."""
     if password_of(host, arguments) is None:
         return util.make_unix_command_for_host(state, host, command, **arguments)
-    # Its helper prints a variable of its own, so it is made, cached and removed by pyinfra.
-    util._ensure_askpass_set_for_host(
-        host, "sudo_askpass_path", VARIABLE, temp_dir=arguments.get("_temp_dir")
-    )
+    helper(host, arguments.get("_temp_dir") or host.get_temp_dir_config())
     through_sudo = util.make_unix_command_for_host(
         state, host, command, **{**arguments, "_sudo_password": SHOWN}
     )
     return StringCommand(f"IFS= read -r {VARIABLE} && export {VARIABLE} &&", through_sudo)
+
+
+def helper(host: Any, folder: str) -> None:
+    """
+    Put sudo's askpass helper on the host, once: pyinfra finds its path, and removes it in the end.
+
+    + folder: where to put it, if programs may run there
+    """
+    key = f"sudo_askpass_path__{folder}"
+    if host.connector_data.get(key):
+        return
+    script = HELPER.replace("{folder}", shlex.quote(folder)).replace(
+        "{variable}", f"{{{VARIABLE}}}"
+    )
+    ok, output = host.run_shell_command(script)
+    if not ok or not output.stdout_lines:
+        raise PyinfraError(
+            f"sudo: want a folder that its askpass helper can run in, have none among {folder}, "
+            "$TMPDIR, $HOME, $XDG_RUNTIME_DIR and /var/tmp; set `_temp_dir` to one that is not "
+            "mounted noexec"
+        )
+    host.connector_data[key] = output.stdout_lines[-1]
 
 
 def ask_once(

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from pyinfra.api import Config, Inventory, State, StringCommand
+from pyinfra.api.exceptions import PyinfraError
 from pyinfra.connectors import ssh, util
 
 from operations import sudo
@@ -39,6 +40,8 @@ class Client:
         (folder / "sudo").write_text(FAKE)
         (folder / "sudo").chmod(0o755)
         self.sent: list[str] = []
+        self.greeting = ""
+        """What the login shell does before a command."""
         self.environment = os.environ | {
             "PATH": f"{folder}:{os.environ['PATH']}", "SEEN": str(folder / "seen"),
             "TMPDIR": str(folder), "TEST": str(os.getpid()),
@@ -47,7 +50,7 @@ class Client:
     def exec_command(self, command: str, get_pty: bool = False) -> Any:
         self.sent.append(command)
         process = subprocess.Popen(
-            ["sh", "-c", command], env=self.environment,
+            ["sh", "-c", self.greeting + command], env=self.environment,
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
         )  # fmt: skip
         process.stdout.channel = SimpleNamespace(recv_exit_status=process.wait)  # type: ignore
@@ -109,6 +112,36 @@ def test_without_a_password_a_command_is_pyinfras_own(host) -> None:
     ok, _ = host.connector.run_shell_command(StringCommand("echo done"))
     assert ok
     assert host.connector.client.sent == ["sh -c 'echo done'"]
+
+
+def test_pyi_09_where_no_program_may_run_the_helper_goes_elsewhere(host, tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    home.mkdir()
+    client = host.connector.client
+    client.environment |= {"HOME": str(home), "TMPDIR": "/proc"}
+    ok, output = host.connector.run_shell_command(
+        StringCommand("echo done"), _sudo=True, _sudo_password=PASSWORD, _temp_dir="/proc"
+    )
+    assert (ok, output.stdout_lines) == (True, ["done"])
+    assert len(list(home.iterdir())) == 1
+    assert seen(tmp_path, "password") == PASSWORD
+
+
+def test_pyi_09_a_host_on_which_no_program_may_run_is_told(host, monkeypatch) -> None:
+    monkeypatch.setattr(sudo, "HELPER", sudo.HELPER.replace('chmod 700 "$helper"', "true"))
+    with pytest.raises(
+        PyinfraError, match=r"sudo: want a folder .* have none among .*; set `_temp_"
+    ):
+        host.connector.run_shell_command(StringCommand("true"), _sudo=True, _sudo_password=PASSWORD)
+
+
+def test_pyi_12_a_login_shell_that_talks_does_not_disturb(host, tmp_path: Path) -> None:
+    host.connector.client.greeting = "echo Welcome; echo noise >&2; "
+    ok, output = host.connector.run_shell_command(
+        StringCommand("echo done"), _sudo=True, _sudo_password=PASSWORD
+    )
+    assert (ok, output.stdout_lines) == (True, ["Welcome", "done"])
+    assert seen(tmp_path, "password") == PASSWORD
 
 
 def test_no_password_stays_on_the_host(host, tmp_path: Path) -> None:
