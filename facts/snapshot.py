@@ -15,9 +15,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
-from pyinfra import host
+from pyinfra import host, logger
 from pyinfra.api import FactBase
-from pyinfra.api.exceptions import FactProcessError
+from pyinfra.api.exceptions import FactProcessError, PyinfraError
 from pyinfra.api.host import Host
 from pyinfra.context import ctx_host
 
@@ -159,9 +159,13 @@ def read(files: Sequence[str] = (), api_server: Sequence[str] = ()) -> Readings:
     # plan, or a thousand other hosts be planned: what is old is read again.
     old = time.monotonic() - read_at > FRESH_S
     if readings is None or old or asked != asks:
-        readings = host.get_fact(
-            Snapshot, files=asks[0], api_server=asks[1], _timeout=SNAPSHOT_TIMEOUT_S
-        )
+        try:
+            readings = host.get_fact(
+                Snapshot, files=asks[0], api_server=asks[1], _timeout=SNAPSHOT_TIMEOUT_S
+            )
+        except PyinfraError as error:  # of a lost connection to the last host that had not failed
+            logger.debug("no readings: %s", error)
+            readings = None
         if readings is None:
             raise UnknownReading(
                 "host: want it read, have no answer; check the connection, sudo, and the disk"

@@ -22,27 +22,29 @@ def explained(command: PyinfraCommand, component: str, step: Step) -> PyinfraCom
 
     pyinfra shows a failed command's output, and gives none of it to who asked for the command.
     """
-    if not isinstance(command, StringCommand):
-        return command  # a function tells by itself
+    if not isinstance(command, (StringCommand, FunctionCommand)):
+        return command
 
     def run(state: State, host: Host) -> bool:
         arguments = connector_arguments(host)
         ok, output, lost = False, CommandOutput([]), ""
         try:
-            ok, output = command.execute(state, host, arguments)  # type: ignore[arg-type]
+            done = command.execute(state, host, arguments)  # type: ignore[arg-type]
+            ok, output = done if isinstance(command, StringCommand) else (done is not False, output)
         except (TimeoutError, OSError, EOFError, SSHException) as error:
             lost = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
         if ok:
             return True
         if not state.print_output:
             print_host_combined_output(host, output)
-        if lost or (lost := ended(host)):
+        by_itself = isinstance(command, FunctionCommand)  # it tells why it fails
+        if lost or (not by_itself and (lost := ended(host))):
             tell(
                 host,
                 f"{component}: want {step.want}, have the connection lost on the way ({lost}); "
                 "look at the host and the network between, then run again",
             )
-        else:
+        elif not by_itself:
             lines = [line.line for line in output]
             tell(host, sentence(component, step.want, lines, step.remedy))
         return False

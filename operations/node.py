@@ -229,6 +229,15 @@ def _converge(phases: Sequence[ModuleType]) -> Iterator[PyinfraCommand]:
         if admits and locked:
             yield calling(write_reason, have, row)
         yield failing
+    except Exception as error:
+        logger.debug("%s", error, exc_info=True)
+        failing = problem(
+            f"{at or 'node'}: want a run without surprises, have {type(error).__name__}: {error}; "
+            "report this as a bug, with a support bundle"
+        )
+        if admits and locked:
+            yield calling(write_reason, have, row)
+        yield failing
     except GeneratorExit:
         # A command failed (pyinfra has shown its output), or this was only planning.
         if state.is_executing and row.state == "running":

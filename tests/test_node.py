@@ -268,6 +268,9 @@ def test_a_bug_in_a_phase_fails_its_host_alone(specs):
     specs["gpu01"].boots = "many"  # a comparison that raises
     state = converge(host, other)
     assert failed(state) == {"gpu01"}
+    (problem,) = RUN.rows["gpu01"].problems
+    assert "have TypeError: '<' not supported between instances of 'int' and 'str'" in problem
+    assert RUN.rows["gpu01"].state == "failed"
     assert RUN.rows["gpu02"].state == "done"
 
 

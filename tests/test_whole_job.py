@@ -104,6 +104,7 @@ SCENARIOS = (
 # --- killed ------------------------------------------------------------------------------------
 
 LOOKS = re.compile(rf"{MARK}|^ask |^cat /proc/sys/kernel|^journalctl|^udevadm settle")
+SENTENCE = re.compile(r"[^:]+: want .+, have .+; .+", re.DOTALL)
 JUDGES = re.compile("^(probe|delete the probes|delete probe-|taint|untaint|condition|sweep)")
 
 
@@ -125,7 +126,7 @@ class Watch:
             if what == "condition True Validated":
                 self.passed, self.announced = cluster.probe_runs[-1:] == [True], False
             elif what.startswith("condition Unknown "):
-                self.announced = self.passed
+                self.announced = self.announced or self.passed
             elif not LOOKS.search(what) and not JUDGES.match(what):
                 self.passed = False
         self.seen = len(cluster.moments.log)
@@ -224,8 +225,9 @@ def kill_and_resume(
 ) -> str:
     """
     Kill a run before a command or call of the API, or half-way through one; with the host or not.
+    Or cut it off from the host: then it lives, and has to say so. Returns when.
 
-    What has had its effect, and was not heard of, is the next moment before it. Returns when.
+    What has had its effect, and was not heard of, is the next moment before it.
     """
     random_ = random.Random(f"{scenario.name} {seed}")
     began = begin(scenario, phases, engine)
@@ -235,13 +237,17 @@ def kill_and_resume(
     else:
         moments.die_at = random_.choice(whole_run.breakable)
         moments.way = random_.randrange(3)
-    power_lost = random_.random() < 0.3
-    engine.converge(host, *phases, **scenario.asked)
+    moments.cut, power_lost = random_.random() < 0.25, random_.random() < 0.3
+    row = engine.converge(host, *phases, **scenario.asked)
     assert moments.dead
-    way = "before" if moments.way is None else "half-way through"
+    how = "before" if moments.way is None else "half-way through"
     what = whole_run.log[moments.die_at]
     what = "a reading" if MARK in what else what[-60:].replace("\n", " ")
-    at = f"seed {seed}: killed {way} {moments.die_at} of {len(whole_run.log)}, {what}"
+    at = f"seed {seed}: {'cut off' if moments.cut else 'killed'} {how} {moments.die_at} of "
+    at += f"{len(whole_run.log)}, {what}"
+    if moments.cut:
+        told = row.problems and all(map(SENTENCE.fullmatch, row.problems))
+        assert row.state == "open" or (told and engine.failed == {"gpu01"}), (row, at)
     if power_lost:
         boot(host)
         at += ", power lost"

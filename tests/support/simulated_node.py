@@ -49,22 +49,27 @@ class Moments:
     sent. (One that ended well, and nobody heard of it, is the next moment never sent.)"""
     breakable: list[int] = field(default_factory=list)
     """Which of them can end half-way."""
+    cut: bool = False
+    """Whether only the way to the host is lost: the process lives, and so does the API."""
     dead: bool = False
     watch: Callable[[], None] = lambda: None
     """Called before each."""
 
-    def pass_one(self, what: str, halves: Sequence[Callable[[], object]] = ()) -> None:
-        if self.dead:
-            raise Killed
+    def pass_one(
+        self, what: str, halves: Sequence[Callable[[], object]] = (), *, remote: bool = False
+    ) -> None:
         self.watch()
-        if halves:
+        if halves and not self.dead:
             self.breakable.append(len(self.log))
-        if len(self.log) == self.die_at:
+        if len(self.log) == self.die_at and not self.dead:
             self.dead = True
             if self.way is not None and halves:
                 self.log.append(what)
                 halves[self.way % len(halves)]()
+        if self.dead and not self.cut:
             raise Killed
+        if self.dead and remote:
+            raise ConnectionResetError("connection reset by peer")
         self.log.append(what)
 
 
@@ -163,7 +168,7 @@ def answer(machine: SimulatedHost, command: str, stdin: str) -> tuple[bool, str]
             for pattern, handler in machine.halves
             if (match := pattern.search(command))
         ]
-        machine.moments.pass_one(command, halves)
+        machine.moments.pass_one(command, halves, remote=True)
     if MARK in command:
         return True, snapshot(machine, command)
     if "rackwright.lock" in command:
