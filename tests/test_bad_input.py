@@ -134,6 +134,7 @@ MARRED: tuple[Callable[[str], str], ...] = (
     lambda text: f"\u201c{text}\u201d",
     lambda text: f"'{text}'",
     lambda text: f'{text}"',
+    *(lambda text, mark=mark: text + mark for mark in "$();&|<>*!^`'\"\\"),
     lambda text: f"{text}; reboot",
     lambda text: f"{text};reboot",
     lambda text: f"{text}|sh",

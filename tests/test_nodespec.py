@@ -133,6 +133,8 @@ WRONG = [
     ("kube_api_server", "10.0.0.1", "add the port"),
     ("kube_api_server", "10.0.0.1:70000", "a port is a number from 1 to 65535"),
     ("kube_api_server", "fd00::1:6443", "write an IPv6 address in brackets, as in [fd00::1]:6443"),
+    ("kube_api_server", "[fe80::1%eth0]:6443", "leave out the zone"),
+    ("http_proxy", "http://[fe80::1%25eth0]:3128", "leave out the zone"),
     ("kube_api_server", "10.0.0.256:6443", "an IPv4 address is four numbers from 0 to 255"),
     ("kube_api_server", "K8s.example.com:6443", "write the host's name in lower case"),
     ("kube_api_server", "my_host:6443", "give a host name or an IP address"),
@@ -220,7 +222,17 @@ def test_one_taint_with_two_values_would_be_changed_at_every_run() -> None:
 def test_no_proxy_takes_hosts_domains_addresses_and_networks_one_each() -> None:
     good = ["localhost", ".example.com", "10.0.0.1", "10.0.0.0/16", "fd00::/8"]
     assert spec_of(no_proxy=good).no_proxy == tuple(good)
-    for bad in ("a,b", "http://a", "a b", "10.0.0.0/40", ""):
+    for bad in (
+        "a,b",
+        "fe80::1%eth0",
+        "10.0.0.256",
+        "*",
+        "a\n",
+        "http://a",
+        "a b",
+        "10.0.0.0/40",
+        "",
+    ):
         (problem,) = problems_of(no_proxy=[bad])
         assert problem.startswith("no_proxy[0]: ")
     assert "no_proxy: want list" in problems_of(no_proxy="a,b")[0]
