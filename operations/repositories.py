@@ -20,6 +20,7 @@ from facts.packages import Packages
 from facts.repositories import AptSource, AptSources, source_key
 from nodespec import NodeSpec
 from nodespec.values import repository_url
+from operations.causes import cause, sentence
 from operations.failure import tell
 from operations.files import differs, put, written
 from operations.have import Have
@@ -276,7 +277,7 @@ def downloaded(host: Host, want: Repository) -> str | Problem:
     # apt's own downloader: it is always there, and goes through apt's proxy and certificates.
     ok, output = host.run_shell_command(
         StringCommand(
-            'd=$(mktemp -d) && chmod 0755 "$d" && { /usr/lib/apt/apt-helper '
+            'export LC_ALL=C; d=$(mktemp -d) && chmod 0755 "$d" && { /usr/lib/apt/apt-helper '
             f'-o Acquire::Retries=3 download-file {shlex.quote(want.key_url)} "$d/key" >&2 && '
             f'head -c {MAX_KEY_BYTES + 1} "$d/key" | base64 -w0; '
             'code=$?; rm -rf "$d"; exit $code; }'
@@ -285,12 +286,9 @@ def downloaded(host: Host, want: Repository) -> str | Problem:
     )
     wanted = f"{want.name} repository: want key {want.fingerprint} at {want.key_url}"
     if not ok:
-        # apt-helper's reasons stand on lines of their own, which begin with E: or Err:.
-        lines = output.stderr.splitlines()
-        reason = next((line for line in lines if line.startswith("E:")), "no answer")
-        return Problem(
-            f"{wanted}, have {reason}; check the address, and the proxy between host and it"
-        )
+        lines = [line.line for line in output]
+        reason, remedy = cause(lines, "check the address, and the proxy between host and it")
+        return Problem(f"{wanted}, have {reason}; {remedy}")
     try:
         data = base64.b64decode("".join(output.stdout_lines[-1:]), validate=True)
         if len(data) > MAX_KEY_BYTES:
@@ -306,5 +304,12 @@ def downloaded(host: Host, want: Repository) -> str | Problem:
 def _keep(host: Host, want: Repository, text: str) -> bool:
     command = put(want.keyring, text)
     stdin = command.connector_arguments.get("_stdin")
-    ok, _ = host.run_shell_command(command, **{**connector_arguments(host), "_stdin": stdin})
+    arguments = {**connector_arguments(host), "_stdin": stdin}
+    ok, output = host.run_shell_command(command, **arguments)
+    if not ok:
+        lines = [line.line for line in output]
+        tell(
+            host,
+            sentence(f"{want.name} repository", f"its key in {want.keyring}", lines, "look at it"),
+        )
     return ok

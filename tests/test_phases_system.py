@@ -6,13 +6,13 @@ from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
 import pytest
-from pyinfra.api import FunctionCommand
+from pyinfra.api import FunctionCommand, StringCommand
 
 from deploys.phases import base, nvidia_driver, ofed
 from facts import readings
 from facts.openpgp import dearmoured, fingerprints
 from facts.snapshot import MARK
-from operations import boot, node
+from operations import boot, node, repositories
 from operations.report import RUN, Row
 from tests.support.machine import (
     DRIVER,
@@ -365,6 +365,38 @@ def test_a_key_that_has_expired_is_fetched_anew_when_apt_needs_it(
     keyring = host.files[CUDA_KEYRING].text.encode()
     renewed = work and offered == RENEWED
     assert dearmoured(keyring) == dearmoured((RENEWED if renewed else EXPIRED).read_bytes())
+
+
+@pytest.mark.parametrize(
+    ("pattern", "said", "told"),
+    [
+        (
+            "apt-helper", "E: Failed to fetch http://m/key  Could not resolve 'm'",
+            "have no address for m; mend the host's name resolution",
+        ),
+        (
+            "apt-helper", "E: Failed to fetch http://m/key  404  Not Found [IP: 10.0.0.1 80]",
+            "have 404  Not Found for http://m/key; look at that repository",
+        ),
+        ("apt-helper", "E: The disk is on fire", "have The disk is on fire; check the address"),
+    ],
+)  # fmt: skip
+def test_a_key_that_cannot_be_had_is_told_with_its_reason(converge, pattern, said, told):
+    host = bare()
+    host.on(pattern, lambda h, m, s: (False, said))
+    (problem,) = converge(host, nvidia_driver).problems
+    assert told in problem
+
+
+def test_a_key_that_cannot_be_kept_is_told_with_its_reason(converge, monkeypatch):
+    host = bare()
+    monkeypatch.setattr(repositories, "put", lambda path, text: StringCommand("keep the key"))
+    host.on("^keep the key$", lambda h, m, s: (False, "mktemp: No space left on device"))
+    (problem,) = converge(host, nvidia_driver).problems
+    assert problem == (
+        "cuda repository: want its key in /etc/apt/keyrings/rackwright-cuda.asc, have no space "
+        "left on a disk; make room (`df -h`, `df -i` on the host), then run again"
+    )
 
 
 def test_another_key_is_no_renewal(converge):
