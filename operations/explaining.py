@@ -52,6 +52,40 @@ def explained(command: PyinfraCommand, component: str, step: Step) -> PyinfraCom
     return FunctionCommand(run, (), {})
 
 
+# Source of the words: sudo 1.9 (plugins/sudoers/policy.c, logging.c, auth/sudo_auth.c) and sudo-rs.
+SUDO = (
+    ("you must have a tty", "a sudo that wants a terminal, by requiretty",
+     "add `Defaults:USER !requiretty` to a file in /etc/sudoers.d"),
+    ("password is required", "a sudo that wants a password",
+     "set `_sudo_password`, or allow it without one in /etc/sudoers.d"),
+    ("authentication is required", "a sudo that wants a password",
+     "set `_sudo_password`, or allow it without one in /etc/sudoers.d"),
+    ("incorrect password", "a sudo that takes another password", "correct `_sudo_password`"),
+    ("incorrect authentication", "a sudo that takes another password", "correct `_sudo_password`"),
+    ("not in the sudoers file", "a user who may not use sudo", "allow it in /etc/sudoers.d"),
+    ("is not allowed to", "a user who may not use sudo for this", "allow it in /etc/sudoers.d"),
+)  # fmt: skip
+
+
+def why_silent(host: Host) -> str:
+    """The sentence for a host that did not let itself be read, by what a plain command says."""
+    have, todo = "no answer", "check the connection, sudo, and the disk"
+    try:
+        ok, output = host.run_shell_command(
+            StringCommand("true"), **{**connector_arguments(host), "_timeout": 60}
+        )
+        said = [] if ok else [line.strip() for line in output.stderr_lines if line.strip()]
+    except Exception as error:  # a dying connection raises whatever layer it dies in
+        said = [str(error) or type(error).__name__]
+    if said:
+        have = f"no answer: {said[-1]}"
+    for words, meaning, remedy in SUDO:
+        if any(words in line for line in said):
+            have, todo = meaning, remedy
+            break
+    return f"host: want it read, have {have}; {todo}"
+
+
 def ended(host: Host) -> str:
     """Why nothing more comes from *host*, empty if its SSH connection lives.
 

@@ -21,7 +21,7 @@ from facts.kubernetes import Kubelet
 from facts.snapshot import UnknownReading, forget, read
 from nodespec import NodeSpec, of_all
 from operations import lock
-from operations.explaining import explained
+from operations.explaining import explained, why_silent
 from operations.failure import calling, fail_host
 from operations.have import Have
 from operations.redaction import hide, redact, secrets_of
@@ -151,7 +151,10 @@ def _converge(phases: Sequence[ModuleType]) -> Iterator[PyinfraCommand]:
         def look(changed: bool) -> Have:
             # Whether the host reaches the API server is asked once, before the first change.
             asks = () if changed else api_server
-            readings = read(files, asks)
+            try:
+                readings = read(files, asks)
+            except UnknownReading:
+                raise UnknownReading(why_silent(ctx_host.get())) from None
             if readings.unread:
                 # A busy host may have been slow: what is wrong with it is wrong twice.
                 forget(ctx_host.get())
@@ -357,8 +360,10 @@ def write_reason(state: State, host: Host, have: Have, row: Row) -> bool:
         validated = node.conditions.get(VALIDATED_CONDITION) if node else None
         if node is None or (not node.closed and validated and validated.status == "True"):
             return True
+        # Unknown means that it passed: nothing else may make it look so.
+        passed = validated is not None and validated.status == "Unknown" and not node.closed
         have.cluster.set_condition(
-            node.name, VALIDATED_CONDITION, "False" if node.closed else "Unknown", "RunFailed",
+            node.name, VALIDATED_CONDITION, "Unknown" if passed else "False", "RunFailed",
             redact("; ".join(row.problems))[:1024],
         )  # fmt: skip
     except ClusterError as error:

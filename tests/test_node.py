@@ -177,6 +177,39 @@ def test_what_was_read_for_the_plan_is_read_again_if_the_run_comes_late(specs, m
     assert len(host.log) == 3
 
 
+@pytest.mark.parametrize(
+    ("says", "problem"),
+    [
+        (
+            "sudo: sorry, you must have a tty to run sudo",
+            "host: want it read, have a sudo that wants a terminal, by requiretty; add "
+            "`Defaults:USER !requiretty` to a file in /etc/sudoers.d",
+        ),
+        (
+            "sudo: 3 incorrect password attempts",
+            "host: want it read, have a sudo that takes another password; correct `_sudo_password`",
+        ),
+        (
+            "ops is not in the sudoers file.",
+            "host: want it read, have a user who may not use sudo; allow it in /etc/sudoers.d",
+        ),
+        (
+            "sh: 1: cannot fork",
+            "host: want it read, have no answer: sh: 1: cannot fork; check the connection, sudo, "
+            "and the disk",
+        ),
+    ],
+)
+def test_pyi_02_why_a_host_does_not_let_itself_be_read(specs, says, problem):
+    strange, usual = bare("gpu01"), bare("gpu02")
+    strange.sudo_says = says
+    assert failed(converge(strange, usual)) == {"gpu01"}
+    assert RUN.rows["gpu01"].problems == [problem]
+    assert RUN.rows["gpu02"].state == "done"
+    strange.sudo_says = ""
+    assert not failed(converge(strange))
+
+
 def test_dry_run_shows_the_plan_and_sends_one_reading(specs):
     host = bare("gpu01")
     converge(host, yes=False, dry=True)

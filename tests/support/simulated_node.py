@@ -97,6 +97,8 @@ class SimulatedHost:
     stdin: list[str] = field(default_factory=list)
     now_s: int = 1000
     boot: int = 1
+    sudo_says: str = ""
+    """In place of running anything."""
     down_for: int = 0
     """How many connection attempts fail before it answers again."""
     cut_after: int | None = None
@@ -150,6 +152,8 @@ class SimulatedConnector(FakeConnector):
     def run_shell_command(self, command, print_output=False, print_input=False, **arguments):  # type: ignore[no-untyped-def]
         text = command if isinstance(command, str) else command.get_raw_value()
         stdin = arguments.get("_stdin") or ""
+        if self.machine.sudo_says:
+            return False, CommandOutput([OutputLine("stderr", self.machine.sudo_says)])
         ok, out = answer(self.machine, text, stdin)
         return ok, CommandOutput([OutputLine("stdout", line) for line in out.splitlines()])
 
