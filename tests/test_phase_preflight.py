@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from pyinfra.api import FunctionCommand, StringCommand
 
+from cluster import NodeState
 from deploys.phases import container_runtime, mig, nvidia_driver, preflight
 from facts.kubernetes import CA as CA_FILE
 from facts.snapshot import MARK
@@ -392,13 +393,21 @@ def test_a_closed_node_says_why_it_stays_so(engine: Engine) -> None:
     assert engine.cluster.nodes["gpu01"].conditions["RackwrightValidated"].message == TOO_FULL
 
 
-@pytest.mark.parametrize(("node", "status"), [(CLOSED, "False"), ({}, "Unknown")])
+@pytest.mark.parametrize(
+    ("node", "status"),
+    [
+        (open_node(**CLOSED), "False"),
+        (open_node(), "Unknown"),
+        (replace(open_node(), conditions={}), "False"),
+    ],
+    ids=["closed", "in service", "open, and never passed"],
+)
 def test_a_step_that_fails_is_told_on_the_node(
-    engine: Engine, node: dict[str, Any], status: str
+    engine: Engine, node: NodeState, status: str
 ) -> None:
-    """Also on one in service: it has passed, and was changed since."""
+    """Also on one in service: if it has passed, it was changed since."""
     host = bare()
-    engine.cluster.nodes = {"gpu01": open_node(**node)}
+    engine.cluster.nodes = {"gpu01": node}
     phase = SimpleNamespace(
         __name__="deploys.phases.thing",
         plan=lambda spec, have: iter(
