@@ -78,10 +78,18 @@ def driver(spec: NodeSpec) -> Iterator[Problem]:
         )
 
 
+@check("gpu_model", "mig_config", "mig_layouts")
+def mig_layout_known(spec: NodeSpec) -> Iterator[Problem]:
+    if problem := mig.unknown(spec):
+        yield problem
+
+
 @check(
     "gpu_count", "gpu_model", "mig_config", "mig_layouts", "mig_strategy", "nvidia_driver_version"
 )
 def mig_layout(spec: NodeSpec) -> Iterator[Problem]:
+    if mig.unknown(spec):
+        return  # told by the check that needs less to be right
     if spec.gpu_count == 0 or spec.gpu_model is not None:
         yield from mig.problems(spec)
 

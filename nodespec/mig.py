@@ -115,6 +115,16 @@ def resolve(spec: NodeSpec) -> tuple[GpuLayout, ...] | Problem:
     return tuple(GpuLayout(index, enabled, profiles) for index in range(spec.gpu_count))
 
 
+def unknown(spec: NodeSpec) -> Problem | None:
+    """Return what is wrong with the layout's name, whatever the number of GPUs."""
+    if spec.gpu_model is None or spec.mig_config in spec.mig_layouts:
+        return None
+    model = catalogue.gpu(spec.gpu_model)
+    if spec.mig_config.replace(".me", "+me") in named(model):
+        return None
+    return _unknown(spec, model)
+
+
 @cache
 def named(model: GpuModel) -> dict[str, tuple[str, ...]]:
     """Layouts that need no declaration: the devices that each GPU gets, by the layout's name."""
