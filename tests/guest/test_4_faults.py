@@ -58,37 +58,17 @@ def switched_off(fault: str) -> tuple[tuple[str, str], ...]:
 
 CASES = [
     Case(
-        "gpu-missing",
-        r"hardware: want 2 GPUs of H100-SXM5-80GB, have 1; look for the GPU with lspci",
-        undone=switched_off("gpu-missing"),
-        validation=r"gpus_present.*gpu02|gpu02.*gpus_present",
-    ),
-    Case(
-        "pcie-width-degraded",
-        r"hardware: want 0001:\S+ at x16, have x8; reseat the card",
-        undone=switched_off("pcie-width-degraded"),
-    ),
-    Case(
         "hca-port-down",
         r"infiniband: want mlx5_0 port 1 ACTIVE, have DOWN.*; look at the cable",
         undone=switched_off("hca-port-down"),
         validation=r"test_claim\[gpu02-ports\]|ports-gpu02",
     ),
     Case(
-        "driver-mismatch",
-        r"want .*, have .*(?i:mismatch).*; .+",
-        undone=switched_off("driver-mismatch"),
-        validation=r"management_library",
-    ),
-    Case(
-        "nvml-hangs",
-        r"reading Gpus: want it made, have unknown \(timed out\); read `dmesg` on the host",
-        undone=switched_off("nvml-hangs"),
-    ),
-    Case(
-        "clock-off",
-        r"clock: want within 30 s of the API server's, have -7[12]\d\d s; set the host's clock",
-        undone=switched_off("clock-off"),
+        "repository-key-expired",
+        r"ofed: want infiniband-diags installed, have .*http://10.88.0.1:8080/debian.* signed with "
+        r"a key that has expired.*; its vendor has to renew it",
+        work=MISSING_PACKAGE,
+        undone=switched_off("repository-key-expired"),
     ),
     Case(
         "api-unreachable",
@@ -109,6 +89,22 @@ CASES = [
         undone=switched_off("apt-locked"),
     ),
     Case(
+        "clock-off",
+        r"clock: want within 30 s of the API server's, have -7[12]\d\d s; set the host's clock",
+        undone=switched_off("clock-off"),
+    ),
+    Case(
+        "driver-mismatch",
+        r"want .*, have .*(?i:mismatch).*; .+",
+        undone=switched_off("driver-mismatch"),
+        validation=r"management_library",
+    ),
+    Case(
+        "nvml-hangs",
+        r"reading Gpus: want it made, have unknown \(timed out\); read `dmesg` on the host",
+        undone=switched_off("nvml-hangs"),
+    ),
+    Case(
         "dns-broken",
         r"ofed: want infiniband-diags installed, have no address for lab .*; "
         r"mend the host's name resolution",
@@ -119,18 +115,22 @@ CASES = [
         undone=switched_off("dns-broken"),
     ),
     Case(
-        "repository-key-expired",
-        r"ofed: want infiniband-diags installed, have .*http://10.88.0.1:8080/debian.* signed with "
-        r"a key that has expired.*; its vendor has to renew it",
-        work=MISSING_PACKAGE,
-        undone=switched_off("repository-key-expired"),
-    ),
-    Case(
         "no-return-from-reboot",
         r"reboot: want another boot within 100 s, have .*; look at the console",
         work=OTHER_DRIVER,
         arguments=("--data", "reboot_timeout_s=100"),
         undone=(("no-return-from-reboot", "off"), ("power-off", "off")),
+    ),
+    Case(
+        "gpu-missing",
+        r"hardware: want 2 GPUs of H100-SXM5-80GB, have 1; look for the GPU with lspci",
+        undone=switched_off("gpu-missing"),
+        validation=r"gpus_present.*gpu02|gpu02.*gpus_present",
+    ),
+    Case(
+        "pcie-width-degraded",
+        r"hardware: want 0001:\S+ at x16, have x8; reseat the card",
+        undone=switched_off("pcie-width-degraded"),
     ),
     Case(
         "gpu-lost",
