@@ -114,6 +114,10 @@ def load(inventory: str) -> Loaded:
         raise InventoryProblems(
             [_problem(inventory, "inventory", "an inventory that can be read", have, todo)]
         ) from None
+    if not done.stdout:
+        have = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
+        want, todo = "an inventory that can be read", "correct it"
+        raise InventoryProblems([_problem(inventory, "inventory", want, short_message(have), todo)])
     return loaded(json.loads(done.stdout.splitlines()[-1]))
 
 
@@ -134,13 +138,14 @@ def main(arguments: list[str] | None = None) -> int:
     with contextlib.redirect_stdout(sys.stderr):  # it is the inventory's to print to
         found, problems = look(inventory)
     data = None if found is None else data_of(found)
-    print(json.dumps({"data": data, "problems": [asdict(one) for one in problems]}, default=_json))
+    answer = {"data": data, "problems": [asdict(one) for one in problems]}
+    print(json.dumps(answer, default=_json, skipkeys=True))
     return 0
 
 
 def _json(value: Any) -> Any:
     if isinstance(value, set | frozenset):
-        return sorted(value)
+        return sorted(value, key=str)
     return str(value) if isinstance(value, Path) else f"{getattr(value, '__name__', value)}"
 
 

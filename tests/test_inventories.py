@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import socket
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -479,6 +480,14 @@ def test_an_inventory_is_loaded_in_a_process_of_its_own(site: Site) -> None:
     answer = json.loads(site.run("nodespec.loading", str(site.path)).stdout)
     with pytest.raises(InventoryProblems, match=r"have ValueError: no \(.*, line 1\); correct it"):
         loaded(answer)
+
+
+def test_a_process_that_ends_without_a_word_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    for stderr, have in (("", "exit code 3"), ("...\nMemoryError\n", "MemoryError")):
+        done = subprocess.CompletedProcess([], 3, "", stderr)
+        monkeypatch.setattr(subprocess, "run", lambda *_, done=done, **__: done)
+        with pytest.raises(InventoryProblems, match=f"an inventory that can be read, have {have};"):
+            load("site.py")
 
 
 def test_a_thousand_hosts_are_checked_in_time(site: Site) -> None:
