@@ -225,7 +225,7 @@ def kill_and_resume(
 ) -> str:
     """
     Kill a run before a command or call of the API, or half-way through one; with the host or not.
-    Or cut it off from the host: then it lives, and has to say so. Returns when.
+    Or cut it off from the host: then it lives, and has to say so. Sometimes twice. Returns when.
 
     What has had its effect, and was not heard of, is the next moment before it.
     """
@@ -237,22 +237,26 @@ def kill_and_resume(
     else:
         moments.die_at = random_.choice(whole_run.breakable)
         moments.way = random_.randrange(3)
-    moments.cut, power_lost = random_.random() < 0.25, random_.random() < 0.3
-    row = engine.converge(host, *phases, **scenario.asked)
-    assert moments.dead
-    how = "before" if moments.way is None else "half-way through"
     what = whole_run.log[moments.die_at]
-    what = "a reading" if MARK in what else what[-60:].replace("\n", " ")
-    at = f"seed {seed}: {'cut off' if moments.cut else 'killed'} {how} {moments.die_at} of "
-    at += f"{len(whole_run.log)}, {what}"
-    if moments.cut:
-        told = row.problems and all(map(SENTENCE.fullmatch, row.problems))
-        assert row.state == "open" or (told and engine.failed == {"gpu01"}), (row, at)
-    if power_lost:
-        boot(host)
-        at += ", power lost"
-    began.watch()
-    moments.die_at, moments.dead = None, False
+    at = f"seed {seed}: {'a reading' if MARK in what else what[-50:]!r}, "
+    deaths, torn = random_.choice([1, 1, 2]), 0
+    for death in range(deaths):
+        if death:  # the run that was to finish it dies as well, if it gets that far
+            moments.die_at = len(moments.log) + random_.randrange(60)
+            moments.way = random_.choice([None, 0, 1, 2])
+        torn += moments.way is not None
+        moments.cut, power_lost = random_.random() < 0.25, random_.random() < 0.3
+        row = engine.converge(host, *phases, **scenario.asked)
+        assert moments.dead or death
+        at += f"{'cut off' if moments.cut else 'killed'} at {moments.die_at}"
+        at += f" of {len(whole_run.log)}, way {moments.way}" + ", power lost" * power_lost + "; "
+        if moments.dead and moments.cut:
+            told = row.problems and all(map(SENTENCE.fullmatch, row.problems))
+            assert row.state == "open" or (told and engine.failed == {"gpu01"}), (row, at)
+        if power_lost:
+            boot(host)
+        began.watch()
+        moments.die_at, moments.dead = None, False
 
     planned = dry(scenario, phases, began)
     row = engine.converge(host, *phases, **scenario.asked)
@@ -269,10 +273,10 @@ def kill_and_resume(
     assert not [pod for pod in cluster.pods if pod.name.startswith("probe-")], at
     assert kubelet.joins == scenario.joins, at
     assert all(cluster.closed_at_start[:1]) or not scenario.joins, at
-    assert len(cluster.minted) <= 2, at
+    assert len(cluster.minted) <= 1 + deaths, at
     assert count(moments.log, "systemctl reboot") <= count(whole_run.log, "systemctl reboot"), at
     assert count(cluster.log, "apply ") <= 2, at
-    assert all(n <= 1 + (moments.way is not None) for n in machine(host).unpacked.values()), at
+    assert all(n <= 1 + torn for n in machine(host).unpacked.values()), at
     last = engine.converge(host, *phases, **scenario.asked)
     assert (last.state, last.planned) == ("open", []), at
     return at
