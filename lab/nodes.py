@@ -13,16 +13,18 @@ from lab.paths import KUBECONFIG_ADMIN, KUBECTL
 
 DEVICES = ("nvidia.com/", "rdma/")
 
-NEXT = """What to try next (everything below is the lab's: simulated GPUs, real Kubernetes):
+NEXT = """What to try next, from this folder (it is the lab: simulated GPUs, real Kubernetes):
 
-  export KUBECONFIG={kubeconfig}
-  {kubectl} get nodes -o wide
-  {kubectl} describe node gpu01   # taints, condition RackwrightValidated
-  uv run pyinfra -y inventories/lab.py deploys/gpu_node.py        # a second run changes nothing
-  uv run python -m lab fault gpu02 gpu-missing on                 # ... and run it again
-  uv run pyinfra -y inventories/lab.py deploys/gpu_node.py
-  uv run python -m lab ssh gpu01 -- nvidia-smi -L
-  uv run python -m lab reset                                      # two bare guests again
+  . .venv/bin/activate
+  export KUBECONFIG={kubeconfig} PATH={bin}:$PATH
+  kubectl get nodes -o wide
+  kubectl describe node gpu01         # taints, condition RackwrightValidated
+  kubectl apply -f lab/gpu-pod.yaml   # a user's pod with one GPU; then: kubectl logs gpu-pod
+  python -m lab ssh gpu01 -- nvidia-smi -L
+  pyinfra -y inventories/lab.py deploys/gpu_node.py   # a second run changes nothing
+  python -m lab fault gpu02 gpu-missing on        # then run again: gpu02 is closed, gpu01 goes on
+  python -m lab fault gpu02 gpu-missing off       # ... and again: gpu02 is open again
+  python -m lab reset                             # two bare guests again
 """
 
 
@@ -52,5 +54,7 @@ def show(console: Console) -> None:
         )
     console.print(table)
     console.print(
-        NEXT.format(kubeconfig=KUBECONFIG_ADMIN, kubectl=KUBECTL), highlight=False, soft_wrap=True
+        NEXT.format(kubeconfig=KUBECONFIG_ADMIN, bin=KUBECTL.parent),
+        highlight=False,
+        soft_wrap=True,
     )

@@ -61,10 +61,15 @@ WORD_WIDTH = 60
 
 
 def suggestion(word: str, known: Iterable[str]) -> str:
-    """Return "did you mean X" for the known word nearest to *word*, or nothing."""
+    """Return "did you mean X" for the known words nearest to *word*, or nothing."""
     # It takes seconds to find that a word as long as a letter is no other word.
-    near = difflib.get_close_matches(word[:WORD_WIDTH], list(known), n=1, cutoff=0.6)
-    return f"did you mean {near[0]}" if near else ""
+    word, known = word[:WORD_WIDTH], list(known)
+    near = difflib.get_close_matches(word, known, n=1, cutoff=0.6)
+    # A name cut short means one of those that begin so, and never another: A100 is no A10.
+    longer = [name for name in known if word and name.lower().startswith(word.lower())]
+    if longer and not set(near) & set(longer):
+        near = longer[:3]
+    return f"did you mean {' or '.join(near)}" if near else ""
 
 
 def _matches(pattern: str) -> StringConstraints:

@@ -230,7 +230,10 @@ def persistent(have: Have, pending: str | None) -> Iterator[Step]:
     else:
         daemon_command = daemon.command or ""
     drop_in = nvidia.persistenced_drop_in(daemon_command)
-    differs = config is not None or daemon.static or not daemon.persistence_on
+    # Of a unit that is not there yet it is not known what it lacks.
+    differs = daemon.installed and (
+        config is not None or daemon.static or not daemon.persistence_on
+    )
     config_step = written("", DROP_IN, drop_in, have[Files]) if differs else None
     if not daemon.installed:
         lacks = ["not installed"]
