@@ -45,7 +45,9 @@ class ProcessIdentity:
         # The second field is the command's name in parentheses; the name may hold blanks and more
         # parentheses.
         state, *rest = stat.rpartition(")")[2].split()
-        if state in "ZX":
+        # A zombie whose other threads are not gone yet still has its files, and listens.
+        threads = int(rest[16])
+        if state == "X" or (state == "Z" and threads <= 1):
             return None
         boot_id = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         return cls(pid=pid, start_ticks=int(rest[18]), boot_id=boot_id)

@@ -122,8 +122,9 @@ def test_a_record_cut_short_reads_as_not_running(web: Service) -> None:
 def test_children_of_the_daemon_end_with_it(state: Path, tmp_path: Path) -> None:
     note = tmp_path / "child"
     service = Service(
-        "parent", ["sh", "-c", f"sleep 60 & echo $! > {note}; wait"], ready=note.is_file
-    )
+        "parent", ["sh", "-c", f"sleep 60 & echo $! > {note}; wait"],
+        ready=lambda: note.is_file() and note.read_text().endswith("\n"),
+    )  # fmt: skip
     service.start(timeout_s=20)
     child = int(note.read_text())
     service.stop()
