@@ -10,28 +10,18 @@ from __future__ import annotations
 
 import inspect
 import shlex
-import time
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
-from weakref import WeakKeyDictionary
 
-from pyinfra import host, logger
 from pyinfra.api import FactBase
-from pyinfra.api.exceptions import FactProcessError, PyinfraError
-from pyinfra.api.host import Host
-from pyinfra.context import ctx_host
+from pyinfra.api.exceptions import FactProcessError
 
 T = TypeVar("T")
 
 MARK = "--8<--"
-SNAPSHOT_TIMEOUT_S = 600
-"""For all readings together. Each has its own limit; this one is for a host that is gone."""
 TIMEOUT_S = 60
 """For one reading. NVML can hang for ever when a GPU has fallen off the bus; a host that builds
 kernel modules on its last core is only slow."""
-
-FRESH_S = 60
-"""How long readings stand for a host to which nothing has been sent."""
 
 
 class UnknownReading(Exception):
@@ -145,35 +135,3 @@ def parse_snapshot(output: list[str], facts: Sequence[type[FactBase[Any]]]) -> R
                 unread[name] = f"{type(error).__name__}: {error}"
         name = ""
     return Readings(values, unread)
-
-
-_cache: WeakKeyDictionary[Host, tuple[float, object, Readings]] = WeakKeyDictionary()
-
-
-def read(files: Sequence[str] = (), api_server: Sequence[str] = ()) -> Readings:
-    """The current host's readings, from the cache if nothing has been sent to it since."""
-    this = ctx_host.get()  # `host` is a proxy, one object for all hosts: never a key
-    read_at, asked, readings = _cache.get(this, (0.0, None, None))
-    asks = (tuple(files), tuple(api_server))
-    # pyinfra asks twice, for the plan and for the run. In between a person may think about the
-    # plan, or a thousand other hosts be planned: what is old is read again.
-    old = time.monotonic() - read_at > FRESH_S
-    if readings is None or old or asked != asks:
-        try:
-            readings = host.get_fact(
-                Snapshot, files=asks[0], api_server=asks[1], _timeout=SNAPSHOT_TIMEOUT_S
-            )
-        except PyinfraError as error:  # of a lost connection to the last host that had not failed
-            logger.debug("no readings: %s", error)
-            readings = None
-        if readings is None:
-            raise UnknownReading(
-                "host: want it read, have no answer; check the connection, sudo, and the disk"
-            )
-        _cache[this] = (time.monotonic(), asks, readings)
-    return readings
-
-
-def forget(this: Host) -> None:
-    """What was read of *this* is old: a command has been sent to it."""
-    _cache.pop(this, None)

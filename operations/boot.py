@@ -10,9 +10,9 @@ from pyinfra.api import FunctionCommand, StringCommand
 from pyinfra.api.host import Host
 from pyinfra.api.state import State
 
-from facts.snapshot import forget
 from operations import lock
 from operations.failure import tell
+from operations.reading import forget
 
 BOOT_ID = "/proc/sys/kernel/random/boot_id"
 RETRY_S = 3

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from paramiko import SSHClient, SSHException
 from pyinfra.api import FunctionCommand, StringCommand
 from pyinfra.api.command import PyinfraCommand
@@ -67,16 +69,13 @@ SUDO = (
 )  # fmt: skip
 
 
-def why_silent(host: Host) -> str:
-    """The sentence for a host that did not let itself be read, by what a plain command says."""
+def why_silent(said: Sequence[str]) -> str:
+    """
+    The sentence for a host that did not let itself be read.
+
+    + said: lines that it answered with, on its standard error
+    """
     have, todo = "no answer", "check the connection, sudo, and the disk"
-    try:
-        ok, output = host.run_shell_command(
-            StringCommand("true"), **{**connector_arguments(host), "_timeout": 60}
-        )
-        said = [] if ok else [line.strip() for line in output.stderr_lines if line.strip()]
-    except Exception as error:  # a dying connection raises whatever layer it dies in
-        said = [str(error) or type(error).__name__]
     if said:
         have = f"no answer: {said[-1]}"
     for words, meaning, remedy in SUDO:

@@ -18,12 +18,13 @@ from pyinfra.context import ctx_host, ctx_inventory
 
 from cluster import CLOSED_TAINT, VALIDATED_CONDITION, Cluster, ClusterError
 from facts.kubernetes import Kubelet
-from facts.snapshot import UnknownReading, forget, read
+from facts.snapshot import UnknownReading
 from nodespec import NodeSpec, of_all
 from operations import lock
-from operations.explaining import explained, why_silent
+from operations.explaining import explained
 from operations.failure import calling, fail_host
 from operations.have import Have
+from operations.reading import forget, read
 from operations.redaction import hide, redact, secrets_of
 from operations.report import RUN, Row
 from operations.step import Refusal, Step, phase_name
@@ -151,10 +152,7 @@ def _converge(phases: Sequence[ModuleType]) -> Iterator[PyinfraCommand]:
         def look(changed: bool) -> Have:
             # Whether the host reaches the API server is asked once, before the first change.
             asks = () if changed else api_server
-            try:
-                readings = read(files, asks)
-            except UnknownReading:
-                raise UnknownReading(why_silent(ctx_host.get())) from None
+            readings = read(files, asks)
             if readings.unread:
                 # A busy host may have been slow: what is wrong with it is wrong twice.
                 forget(ctx_host.get())

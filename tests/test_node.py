@@ -13,13 +13,14 @@ from pyinfra.api import FactBase, StringCommand
 from pyinfra.api.exceptions import FactProcessError
 from pyinfra.connectors.util import CommandOutput, OutputLine
 
-from facts import readings, snapshot
+from facts import readings
 from facts.files import Files
 from facts.snapshot import MARK
-from operations import boot, lock, node
+from operations import boot, lock, node, reading
 from operations.files import written
 from operations.report import RUN
 from operations.step import Refusal, Step
+from tests.support import simulated_node
 from tests.support.simulated_node import (
     SimulatedConnector,
     SimulatedHost,
@@ -172,7 +173,7 @@ def test_what_was_read_for_the_plan_is_read_again_if_the_run_comes_late(specs, m
     host.log.clear()
     assert not failed(converge(host, yes=False))
     assert len(host.log) == 1
-    monkeypatch.setattr(snapshot, "FRESH_S", -1)
+    monkeypatch.setattr(reading, "FRESH_S", -1)
     assert not failed(converge(host, yes=False))
     assert len(host.log) == 3
 
@@ -208,6 +209,24 @@ def test_pyi_02_why_a_host_does_not_let_itself_be_read(specs, says, problem):
     assert RUN.rows["gpu02"].state == "done"
     strange.sudo_says = ""
     assert not failed(converge(strange))
+
+
+def test_a_reading_that_was_cut_off_puts_no_contents_of_files_into_the_log(
+    specs, monkeypatch, capsys, caplog
+):
+    usual = simulated_node.answer
+
+    def cut_off(machine, command, stdin):
+        ok, output = usual(machine, command, stdin)
+        return (False, output + "Q09OVEVOVFM=") if MARK in command else (ok, output)
+
+    monkeypatch.setattr(simulated_node, "answer", cut_off)
+    with caplog.at_level("DEBUG"):
+        assert failed(converge(bare("gpu01"))) == {"gpu01"}
+    assert RUN.rows["gpu01"].problems == [
+        "host: want it read, have no answer; check the connection, sudo, and the disk"
+    ]
+    assert "Q09OVEVOVFM=" not in "".join(capsys.readouterr()) + caplog.text
 
 
 def test_dry_run_shows_the_plan_and_sends_one_reading(specs):
