@@ -162,7 +162,7 @@ def _converge(phases: Sequence[ModuleType]) -> Iterator[PyinfraCommand]:
         have = look(False)
         plan = planned(phases, spec, have)
         show(row, plan)
-        refuse(plan, have)
+        refuse(row, plan, have)
         if not state.is_executing:
             row.phases.update(dict.fromkeys({name for name, _ in plan}, "differs"))
             row.state = "planned"
@@ -183,7 +183,7 @@ def _converge(phases: Sequence[ModuleType]) -> Iterator[PyinfraCommand]:
             forget(ctx_host.get())
             have = look(changed)
             plan = planned(phases, spec, have)
-            refuse(plan, have)
+            refuse(row, plan, have)
             steps = [(name, item) for name, item in plan if isinstance(item, Step)]
             due = due_together(steps)
             if not due and steps:
@@ -296,9 +296,10 @@ def show(row: Row, plan: list[tuple[str, Step | Refusal]]) -> None:
                 host.log(f"      {line}")
 
 
-def refuse(plan: list[tuple[str, Step | Refusal]], have: Have) -> None:
+def refuse(row: Row, plan: list[tuple[str, Step | Refusal]], have: Have) -> None:
     """Raise ``Refused`` with every reason not to go on."""
     reasons = [str(item) for _, item in plan if isinstance(item, Refusal)]
+    row.phases.update({name: "refused" for name, item in plan if isinstance(item, Refusal)})
     disruptive = [
         f"{name} | {item.title}" for name, item in plan if isinstance(item, Step) and item.disrupts
     ]

@@ -30,7 +30,8 @@ class Row:
 
     node: str
     phases: dict[str, str] = field(default_factory=dict)
-    """Result per phase: ``ok``, ``changed``, ``differs`` (planned), ``failed``, ``not reached``."""
+    """Result per phase: ``ok``, ``changed``, ``differs`` (planned), ``refused``, ``failed``,
+    ``not reached``."""
     changes: list[str] = field(default_factory=list)
     """Steps that were applied, ``<phase> | <title>``, in order."""
     planned: list[str] = field(default_factory=list)
@@ -120,7 +121,7 @@ def table(rows: Sequence[Row]) -> Table:
         for name, result in row.phases.items():
             by_result.setdefault(result, []).append(name)
         colour = colours.get(row.state, "red")
-        changed = f"{len(row.changes)} of {len(row.planned)}" if row.planned else "nothing"
+        changed = f"{len(row.changes)} of {len(row.planned)} steps" if row.planned else "nothing"
         shown.add_row(
             row.node,
             f"[{colour}]{row.state}[/{colour}]",

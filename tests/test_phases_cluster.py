@@ -90,8 +90,8 @@ def cluster(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> SimulatedCluster
     monkeypatch.setattr(node.lock, "take", lambda: held)
     for module, name, seconds in (
         (kubeadm, "POLL_S", 0), (kubeadm, "REPAIR_AFTER_S", 0.01),
-        (kubeadm, "READY_TIMEOUT_S", 0.05), (kubeadm, "GONE_TIMEOUT_S", 0.02),
-        (plugins, "POLL_S", 0), (plugins, "REPAIR_AFTER_S", 0.01), (plugins, "TIMEOUT_S", 0.05),
+        (kubeadm, "READY_TIMEOUT_S", 0.6), (kubeadm, "GONE_TIMEOUT_S", 0.02),
+        (plugins, "POLL_S", 0), (plugins, "REPAIR_AFTER_S", 0.01), (plugins, "TIMEOUT_S", 0.6),
     ):  # fmt: skip
         monkeypatch.setattr(module, name, seconds)
     return found

@@ -436,8 +436,8 @@ def make_engine(monkeypatch: pytest.MonkeyPatch, folder: Path) -> Engine:
     monkeypatch.setattr(RUN, "folder", folder)
     for module, name, seconds in (
         (boot, "RETRY_S", 0), (kubeadm, "POLL_S", 0), (kubeadm, "REPAIR_AFTER_S", 0.01),
-        (kubeadm, "READY_TIMEOUT_S", 0.05), (kubeadm, "GONE_TIMEOUT_S", 0.02),
-        (plugins, "POLL_S", 0), (plugins, "REPAIR_AFTER_S", 0.01), (plugins, "TIMEOUT_S", 0.05),
+        (kubeadm, "READY_TIMEOUT_S", 0.6), (kubeadm, "GONE_TIMEOUT_S", 0.02),
+        (plugins, "POLL_S", 0), (plugins, "REPAIR_AFTER_S", 0.01), (plugins, "TIMEOUT_S", 0.6),
     ):  # fmt: skip
         monkeypatch.setattr(module, name, seconds)
 
