@@ -262,6 +262,13 @@ class Lab:
 
         self.disturbed(after, kill, delay_s=delay_s)
 
+    def wait_registered(self, node: str, timeout_s: float = 180) -> None:
+        """Until the kubelet has made its Node object, which is a while after the join."""
+        deadline = time.monotonic() + timeout_s
+        while node not in [found.metadata.name for found in self.kubernetes().list_node().items]:
+            assert time.monotonic() < deadline, f"{node} makes no Node object"
+            time.sleep(0.5)
+
     def verdict(self, node: str) -> Verdict:
         """What the cluster is told of the node."""
         found = self.kubernetes().read_node(node)

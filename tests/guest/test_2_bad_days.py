@@ -35,7 +35,8 @@ def test_a_run_killed_between_join_and_admission_is_taken_up(lab: Lab, open_node
     lab.ssh("gpu02", "kubeadm reset -f >/dev/null 2>&1; rm -rf /etc/cni/net.d/*")
     lab.kubernetes().delete_node("gpu02")
     lab.killed(r"gpu02.*kubernetes \| join the cluster: done")
-    assert not lab.verdict("gpu02").open
+    lab.wait_registered("gpu02")
+    assert lab.verdict("gpu02").closed  # from its first second: nobody of ours is alive
     done = lab.run()
     assert done.code == 0, done.output[-4000:]
     assert done.nodes["gpu02"]["state"] == "open"
