@@ -27,18 +27,9 @@ from nodespec.foreign import foreign_keys
 from nodespec.model import key
 from nodespec.problems import report
 from nodespec.values import List, Text
+from tests.support import good
 
-GOOD: dict[str, Any] = {
-    "ssh_strict_host_key_checking": "yes",
-    "gpu_model": "A100-SXM4-40GB",
-    "gpu_count": 2,
-    "hca_model": "ConnectX-6",
-    "hca_count": 2,
-    "nvidia_driver_version": "580.178.04",
-    "kube_version": "1.36.3",
-    "kube_api_server": "10.0.0.1:6443",
-    "kube_kubeconfig": "/nonexistent",
-}
+GOOD = {**good.GOOD, "kube_kubeconfig": "/nonexistent"}
 
 FIELDS = NodeSpec.model_fields
 

@@ -32,20 +32,10 @@ from nodespec import (
 )
 from nodespec.foreign import foreign
 from nodespec.problems import report
+from tests.support.good import GOOD
 
 ROOT = Path(__file__).parent.parent
 
-GOOD: dict[str, Any] = {
-    "ssh_strict_host_key_checking": "yes",
-    "gpu_model": "A100-SXM4-40GB",
-    "gpu_count": 2,
-    "hca_model": "ConnectX-6",
-    "hca_count": 2,
-    "nvidia_driver_version": "580.178.04",
-    "kube_version": "1.36.3",
-    "kube_api_server": "10.0.0.1:6443",
-    "kube_kubeconfig": "~/.kube/config",
-}
 LEFT_OUT = object()
 
 

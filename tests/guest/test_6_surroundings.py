@@ -5,14 +5,15 @@ And what a run leaves behind there, and here, of the secrets that it was given.
 
 from __future__ import annotations
 
+import base64
 import json
 import shlex
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -84,32 +85,44 @@ def strange(lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 @contextmanager
+def again_and_again(look: Callable[[], None], every_s: float) -> Iterator[None]:
+    """*look* every now and then while the body runs."""
+    stop = threading.Event()
+
+    def loop() -> None:
+        while not stop.wait(every_s):
+            look()
+
+    watcher = threading.Thread(target=loop, daemon=True)
+    watcher.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        watcher.join(5)
+
+
+@contextmanager
 def watching(lab: Lab, node: str) -> Iterator[dict[str, str]]:
     """The command lines of all processes in the guest and here, while the body runs."""
     texts: dict[str, str] = {}
-    here, stop = set[bytes](), threading.Event()
+    here = set[bytes]()
     own = {Path("/proc/self/cmdline").read_bytes()}  # pytest's, with the names of tests
 
     def look() -> None:
-        while not stop.wait(0.1):
-            for path in Path("/proc").glob("[0-9]*/cmdline"):
-                try:
-                    here.add(path.read_bytes())
-                except OSError:
-                    continue
+        for path in Path("/proc").glob("[0-9]*/cmdline"):
+            with suppress(OSError):  # it has ended
+                here.add(path.read_bytes())
 
     lab.ssh(
         node,
         "rm -f /run/rackwright-test-argv; touch /run/rackwright-test-watch; "
         f"systemd-run --quiet --collect python3 -c {shlex.quote(WATCH)}",
     )
-    watcher = threading.Thread(target=look, daemon=True)
-    watcher.start()
     try:
-        yield texts
+        with again_and_again(look, 0.1):
+            yield texts
     finally:
-        stop.set()
-        watcher.join(5)
         lab.ssh(node, "rm -f /run/rackwright-test-watch")
         texts["argv in the guest"] = lab.ssh(node, "cat /run/rackwright-test-argv")
         lines = sorted(here - own)
@@ -121,23 +134,16 @@ def watching(lab: Lab, node: str) -> Iterator[dict[str, str]]:
 def tokens(lab: Lab) -> Iterator[dict[str, str]]:
     """The secret halves of the bootstrap tokens that come and go while the body runs."""
     found: dict[str, str] = {}
-    stop = threading.Event()
 
     def look() -> None:
-        while not stop.wait(0.2):
-            secrets = lab.kubernetes().list_namespaced_secret(
-                "kube-system", field_selector="type=bootstrap.kubernetes.io/token"
-            )
-            for secret in secrets.items:
-                found[secret.metadata.name] = secret.data["token-secret"]
+        secrets = lab.kubernetes().list_namespaced_secret(
+            "kube-system", field_selector="type=bootstrap.kubernetes.io/token"
+        )
+        for secret in secrets.items:
+            found[secret.metadata.name] = base64.b64decode(secret.data["token-secret"]).decode()
 
-    watcher = threading.Thread(target=look, daemon=True)
-    watcher.start()
-    try:
+    with again_and_again(look, 0.2):
         yield found
-    finally:
-        stop.set()
-        watcher.join(5)
 
 
 def on_disk(node: str, secrets: dict[str, str]) -> str:
