@@ -59,7 +59,7 @@ def sign(release: Path) -> None:
 
 
 def expired() -> str:
-    """The public key, armoured, as it would be had it expired a second after it was made.
+    """The public key, armoured, as it would be had it expired seconds after it was made.
 
     Fingerprint and signatures are those of the key that is in force.
     """

@@ -243,7 +243,8 @@ def test_the_expired_key_is_the_same_key(tmp_path: Path, monkeypatch: pytest.Mon
         return listing.splitlines()[0].split(":")
 
     made, expires = shown(expired)[5:7]
-    assert int(expires) - int(made) == 1
+    # From its made-up moment on gpg's clock goes: a busy machine needs a second or two to sign.
+    assert 1 <= int(expires) - int(made) <= 30
     assert shown(signing.PUBLIC)[5:7] == [made, ""]
     assert signing.key().read_text() == before
 
