@@ -22,6 +22,8 @@ class KubeletState(FactValue):
     """A join has begun and has not ended: its bootstrap credentials are there."""
     ca_present: bool
     active: bool
+    running_s: float | None
+    """How long its process has been running; ``None`` if it is not."""
     enabled: bool
     cni_configs: tuple[str, ...]
     """Names in ``/etc/cni/net.d``."""
@@ -46,7 +48,9 @@ class Kubelet(FactBase[KubeletState]):
             f"grep -oE 'server: *[^ ]+' {KUBELET_CONF} || echo unreadable; else echo {ABSENT}; fi; "
             f"echo '## bootstrap'; [ -e {BOOTSTRAP_CONF} ] && echo yes || echo no; "
             f"echo '## ca'; [ -e {CA} ] && echo yes || echo no; "
-            "echo '## unit'; systemctl show kubelet.service -p ActiveState -p UnitFileState; "
+            # By the clock that nobody sets; the uptime after it, so that no age is negative.
+            "echo '## unit'; systemctl show kubelet.service -p ActiveState -p UnitFileState "
+            "-p ExecMainStartTimestampMonotonic; echo '## uptime'; cat /proc/uptime; "
             "echo '## cni'; ls -A /etc/cni/net.d 2>/dev/null; "
             "echo '## sockets'; ls -A /var/lib/kubelet/device-plugins 2>/dev/null; echo '## done'"
         )
@@ -63,15 +67,23 @@ def parse_kubelet(output: list[str]) -> KubeletState:
     server = part["server"][0] if part["server"] else ""
     if server != ABSENT and not server.startswith("server:"):
         raise FactProcessError(f"{KUBELET_CONF} names no server")
-    unit = properties(part["unit"], "kubelet.service", "ActiveState", "UnitFileState")
+    started = "ExecMainStartTimestampMonotonic"
+    unit = properties(part["unit"], "kubelet.service", "ActiveState", "UnitFileState", started)
     for name in ("bootstrap", "ca"):
         if part[name] not in (["yes"], ["no"]):
             raise FactProcessError(f"whether there is a {name} file is not said in {part[name]!r}")
+    active = unit["ActiveState"] == "active"
+    try:
+        (uptime,) = part["uptime"]
+        running_s = float(uptime.split()[0]) - int(unit[started]) / 1e6
+    except (KeyError, ValueError, IndexError) as error:
+        raise FactProcessError(f"since when the kubelet runs is not said: {error}") from error
     return KubeletState(
         api_server=None if server == ABSENT else server.removeprefix("server:").strip(),
         bootstrapping=part["bootstrap"] == ["yes"],
         ca_present=part["ca"] == ["yes"],
-        active=unit["ActiveState"] == "active",
+        active=active,
+        running_s=round(running_s, 1) if active else None,
         enabled=unit["UnitFileState"] == "enabled",
         cni_configs=tuple(part["cni"]),
         plugin_sockets=tuple(part["sockets"]),

@@ -26,6 +26,8 @@ CRI_SOCKET = "unix:///run/containerd/containerd.sock"
 
 READY_TIMEOUT_S = 420
 REPAIR_AFTER_S = 90
+REGISTERS_S = 180
+"""How long a kubelet may take from its start to its Node object: on a slow host, with a join."""
 GONE_TIMEOUT_S = 120
 """For a Node object to be given up: the control plane waits 50 s for a kubelet's word."""
 POLL_S = 2.0

@@ -397,6 +397,21 @@ def test_a_kubelet_that_has_just_joined_is_given_time_to_make_its_node(
     assert not any("restart kubelet" in line for line in host.log)
 
 
+def test_a_join_whose_run_was_killed_is_waited_for_without_a_restart(
+    host, cluster, converge, monkeypatch
+):
+    monkeypatch.setattr(kubeadm, "REPAIR_AFTER_S", 10)
+    for after in range(20):
+        host.cut_after = after
+        converge(host, phases=(kubernetes,))
+        if host.values["kubelet"].joins:
+            break
+    assert "kubeadm join" in host.log[-1]
+    host.cut_after, cluster.late = None, 3
+    assert converge(host).state == "open"
+    assert not any("restart kubelet" in line for line in host.log)
+
+
 def test_a_token_that_outlived_its_run_is_gone_before_the_node_is_ready(host, cluster, converge):
     cluster.csinode_fails = True
     for after in range(20):
@@ -431,6 +446,7 @@ def test_a_node_object_that_was_deleted_under_its_host_comes_back_closed(
     open_host, cluster, converge
 ):
     del cluster.nodes["gpu01"]
+    open_host.now_s += 2 * kubeadm.REGISTERS_S
     row = converge(open_host)
     assert row.state == "open"
     assert open_host.log.count("systemctl daemon-reload && systemctl restart kubelet.service") == 1

@@ -132,8 +132,9 @@ def joined(spec: NodeSpec, have: Have) -> Iterator[Step | Refusal]:
 
     stopped = not kubelet.active or not kubelet.enabled
     if there is None or stopped or (now := kubeadm.lacks(spec, there, boot_id)):
-        # Just joined, it is about to make its Node object; one that ran before never does again.
-        deleted = there is None and kubelet.active and not have.changed
+        # It makes its Node object soon after its start, and never again.
+        age_s = kubelet.running_s
+        deleted = there is None and age_s is not None and age_s > kubeadm.REGISTERS_S
 
         def ready() -> Commands:
             yield StringCommand("systemctl enable --now kubelet.service")

@@ -74,14 +74,17 @@ class Kubelet:
     endpoint: str = ""
     joins: int = 0
 
-    def read(self) -> str:
+    started_s: int = 0
+
+    def read(self, now_s: int) -> str:
         server = f"server: {self.api_server}" if self.api_server else "absent"
         yes = {True: "yes", False: "no"}
         unit = "enabled" if self.enabled else "disabled"
         return (
             f"## server\n{server}\n## bootstrap\n{yes[self.bootstrapping]}\n## ca\n{yes[self.ca]}\n"
             f"## unit\nActiveState={'active' if self.active else 'inactive'}\n"
-            f"UnitFileState={unit}\n## cni\n## sockets\n## done"
+            f"UnitFileState={unit}\nExecMainStartTimestampMonotonic={self.started_s * 1_000_000}\n"
+            f"## uptime\n{now_s}.00 1.00\n## cni\n## sockets\n## done"
         )
 
 
@@ -257,7 +260,7 @@ class SimulatedCluster:
     def start(self, host: SimulatedHost, *, again: bool = False) -> None:
         """A kubelet starts: it makes its Node object, or speaks for the one that is there."""
         kubelet: Kubelet = host.values["kubelet"]
-        kubelet.active = True
+        kubelet.active, kubelet.started_s = True, host.now_s
         kubelet.version = host.values["machine"].packages["kubelet"].version.partition("-")[0]
         if kubelet.api_server is None:
             return
@@ -421,7 +424,7 @@ def connect(cluster: SimulatedCluster, host: SimulatedHost) -> SimulatedHost:
     archive |= {"kubelet": ["1.36.2-1.1", "1.36.3-1.1"], "kubeadm": ["1.36.3-1.1"]}
     archive |= {"cri-tools": ["1.36.0-1.1"], "kubernetes-cni": ["1.7.1-1.1"]}
     archive |= {name: ["1.0-1"] for name in ("conntrack", "ethtool", "iptables", "socat")}
-    host.facts["Kubelet"] = lambda h: h.values["kubelet"].read()
+    host.facts["Kubelet"] = lambda h: h.values["kubelet"].read(h.now_s)
     host.facts["PodBridge"] = lambda h: h.values.get("bridge", "absent\n## done")
     host.on("^ip link delete cni0$", lambda h, match, stdin: bool(h.values.pop("bridge", "")))
 
