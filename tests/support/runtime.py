@@ -343,7 +343,8 @@ def kubelet(host: SimulatedHost) -> str:
     server = host.values.get("joined", "absent")
     return (
         f"## server\n{server}\n## bootstrap\nno\n## ca\nno\n## unit\nActiveState=inactive\n"
-        "UnitFileState=disabled\n## cni\n## sockets\n## done"
+        "UnitFileState=disabled\nExecMainStartTimestampMonotonic=0\n## uptime\n"
+        f"{host.now_s}.00 1.00\n## cni\n## sockets\n## done"
     )
 
 
