@@ -376,7 +376,7 @@ def test_a_condition_keeps_the_time_it_turned(kube: Cluster, api: FakeKubeApi) -
 # Join tokens and the certificate authority
 
 
-def test_a_token_is_what_kubeadm_expects(kube: Cluster, api: FakeKubeApi) -> None:
+def test_kad_01_a_token_is_what_kubeadm_expects(kube: Cluster, api: FakeKubeApi) -> None:
     # The operator's clock is not asked.
     api.now = lambda: datetime(2031, 1, 1, tzinfo=UTC)
     with kube.join_token("gpu01", ttl_s=900) as token:
@@ -422,7 +422,7 @@ def test_a_token_left_by_a_killed_run_is_swept_without_reading_secrets(
     assert not any("secrets" in request.path for request in api.asked("GET"))
 
 
-def test_a_left_over_token_is_replaced_and_its_old_signature_not_believed(
+def test_kad_01_a_left_over_token_is_replaced_and_its_old_signature_not_believed(
     kube: Cluster, api: FakeKubeApi
 ) -> None:
     old = kube.join_token("gpu01")
@@ -467,7 +467,7 @@ def test_a_signature_is_checked_as_kubeadm_does() -> None:
     assert not signed(content + " ", signature, "abcdef.0123456789abcdef")
 
 
-def test_the_ca_hash_is_what_openssl_makes_of_it() -> None:
+def test_kad_02_the_ca_hash_is_what_openssl_makes_of_it() -> None:
     assert ca_hashes(CA_PEM, where="test") == [CA_HASH]
 
 
@@ -476,7 +476,7 @@ def test_the_ca_of_kubeconfig_and_cluster_info_are_the_same(kube: Cluster) -> No
     assert re.fullmatch(r"sha256:[0-9a-f]{64}", kube.ca_hash())
 
 
-def test_another_ca_in_cluster_info_is_refused(kube: Cluster, api: FakeKubeApi) -> None:
+def test_kad_02_another_ca_in_cluster_info_is_refused(kube: Cluster, api: FakeKubeApi) -> None:
     api.objects[CLUSTER_INFO]["data"]["kubeconfig"] = kube_api.kubeconfig(api.url, CA_PEM)
     with pytest.raises(ClusterError, match=f"have {CA_HASH}; the kubeconfig is of another cluster"):
         kube.ca_hash()
@@ -661,7 +661,7 @@ def test_nobody_else_is_in_charge(kube: Cluster, api: FakeKubeApi) -> None:
     assert kube.operator_in_charge() is None
 
 
-def test_the_gpu_operators_policy_is_found_and_its_mere_type_is_not(
+def test_drv_19_the_gpu_operators_policy_is_found_and_its_mere_type_is_not(
     kube: Cluster, api: FakeKubeApi
 ) -> None:
     api.collections.add("/apis/nvidia.com/v1/clusterpolicies")

@@ -140,7 +140,7 @@ def test_the_nvidia_plugins_file(strategy: Any) -> None:
     }
 
 
-def test_the_rdma_plugins_file_names_exactly_the_ports_of_the_node() -> None:
+def test_rdm_09_the_rdma_plugins_file_names_exactly_the_ports_of_the_node() -> None:
     config = json.loads(rdma_plugin_config("hca_shared", "rdma", 63, PORTS))
     assert config == {
         "periodicUpdateInterval": 60,
@@ -236,7 +236,7 @@ def entry(**parts: Any) -> dict[str, Any]:
         ),
     ],
 )
-def test_the_rdma_plugins_own_rules(config: dict[str, Any], problems: list[str]) -> None:
+def test_rdm_03_the_rdma_plugins_own_rules(config: dict[str, Any], problems: list[str]) -> None:
     assert rdma_config_problems(config) == problems
 
 

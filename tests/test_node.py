@@ -148,7 +148,7 @@ def test_fresh_host_gets_every_step_in_order(specs):
     assert RUN.rows["gpu01"].state == "done"
 
 
-def test_a_step_whose_time_has_not_come_is_planned_and_applied_later(specs):
+def test_pyi_07_a_step_whose_time_has_not_come_is_planned_and_applied_later(specs):
     host = bare("gpu01")
     converge(host)
     assert RUN.rows["gpu01"].planned == [
@@ -167,7 +167,7 @@ def test_converged_host_costs_one_command(specs):
     assert MARK in host.log[0]
 
 
-def test_what_was_read_for_the_plan_is_read_again_if_the_run_comes_late(specs, monkeypatch):
+def test_pyi_07_what_was_read_for_the_plan_is_read_again_if_the_run_comes_late(specs, monkeypatch):
     host = bare("gpu01")
     converge(host)
     host.log.clear()
@@ -343,7 +343,7 @@ def test_audit_changes_nothing(specs):
     assert len(RUN.rows["gpu01"].planned) == 3
 
 
-def test_reboot_comes_from_state_and_waits_for_another_boot_id(specs):
+def test_pyi_03_reboot_comes_from_state_and_waits_for_another_boot_id(specs):
     host = bare("gpu01")
     specs["gpu01"].boots = 2
     assert not failed(converge(host))
@@ -351,7 +351,7 @@ def test_reboot_comes_from_state_and_waits_for_another_boot_id(specs):
     assert "driver | reboot" in RUN.rows["gpu01"].changes
 
 
-def test_a_host_that_comes_back_unchanged_has_not_rebooted(specs, monkeypatch):
+def test_pyi_05_a_host_that_comes_back_unchanged_has_not_rebooted(specs, monkeypatch):
     host = bare("gpu01")
     specs["gpu01"].boots = 2
     monkeypatch.setattr(boot, "_boot_id", lambda host, arguments: "boot-1")

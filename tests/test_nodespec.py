@@ -228,7 +228,7 @@ def test_no_proxy_takes_hosts_domains_addresses_and_networks_one_each() -> None:
     assert "no_proxy: want list" in problems_of(no_proxy="a,b")[0]
 
 
-def test_what_must_not_go_through_a_proxy_is_added_to_no_proxy() -> None:
+def test_rep_08_what_must_not_go_through_a_proxy_is_added_to_no_proxy() -> None:
     spec = spec_of(no_proxy=["10.96.0.0/16"], kube_node_ip="10.0.0.11")
     for direct in ("127.0.0.1", "10.0.0.1", "10.0.0.11", ".svc", ".cluster.local", "10.96.0.0/16"):
         assert direct in spec.no_proxy_all
@@ -293,7 +293,7 @@ def test_removed_keys_are_no_keys_any_more() -> None:
 
 
 @pytest.mark.parametrize("value", ["no", "off", "accept-new", "ask", LEFT_OUT])
-def test_anything_but_strict_host_keys_is_refused(value: Any) -> None:
+def test_pyi_08_anything_but_strict_host_keys_is_refused(value: Any) -> None:
     (problem,) = problems_of(ssh_strict_host_key_checking=value)
     assert problem.startswith("ssh_strict_host_key_checking: want 'yes', have '")
     assert "known_hosts" in problem

@@ -136,13 +136,13 @@ CASES = [
         "system: want x86_64, have aarch64; leave the host out",
     ),
     Case(
-        "cgroup v1",
+        "KAD-12 cgroup v1",
         reading("Machine", ("cgroup2fs", "tmpfs")),
         "system: want cgroup v2 for Kubernetes 1.36.3, have cgroup v1; "
         "boot with systemd.unified_cgroup_hierarchy=1",
     ),
     Case(
-        "drv_17 missing GPU",
+        "DRV-17, DPL-04 missing GPU",
         nothing,
         "hardware: want 2 GPUs of A100-SXM4-40GB, have 1; "
         "look for the GPU with lspci and in the BMC's log, or correct gpu_count and gpu_model",
@@ -175,7 +175,7 @@ CASES = [
         unfit=True,
     ),
     Case(
-        "drv_17 fatal Xid",
+        "DRV-17 Xid of a GPU that has fallen off the bus",
         prints(
             "Xids",
             "NVRM: Xid (PCI:0001:41:00): 13, pid=7, name=python, Graphics Exception\n"
@@ -193,14 +193,14 @@ CASES = [
         "run `rdma system set netns shared`, and remove netns_mode=0 from /etc/modprobe.d",
     ),
     Case(
-        "Secure Boot",
+        "DRV-02 Secure Boot",
         reading("Machine", ("## secure boot\nabsent", "## secure boot\n 6 0 0 0 1")),
         "secure boot: want it off, or modules that are signed, have it on, and DKMS modules; "
         "turn it off in the firmware, or enrol a key with `mokutil --import` and confirm it on "
         "the console; signed modules are not supported yet",
     ),
     Case(
-        "drv_01 headers that nobody has any more",
+        "DRV-01 headers that nobody has any more",
         prints(
             "KernelHeaders",
             f"## missing\n{KERNEL}\n## offered\nPackage: linux-headers-amd64\n## end",
@@ -227,20 +227,20 @@ CASES = [
         "disk: want 256 MiB free on /boot, have 255 MiB; make room",
     ),
     Case(
-        "kad_03 clock behind the API server's",
+        "KAD-03 clock behind the API server's",
         cluster(ahead_s=400.0),
         "clock: want within 30 s of the API server's, have -400 s; "
         "set the host's clock and see that it is kept: chrony or timesyncd",
     ),
     Case(
-        "kad_03 clock that both others contradict",
+        "KAD-03 clock that both others contradict",
         lambda host, engine: host.facts.update(Clock=lambda h: f"{time.time() - 7200:.3f}"),
         "clock: want within 30 s of the API server's, have -7200 s; "
         "set the host's clock and see that it is kept: chrony or timesyncd",
         unfit=True,
     ),
     Case(
-        "kad_03 clock to which the API server's certificate is of the future",
+        "KAD-03 clock to which the API server's certificate is of the future",
         both(
             lambda host, engine: host.facts.update(Clock=lambda h: f"{time.time() - 7200:.3f}"),
             prints("ApiServer", "connects\nrc 60\ncurl: (60) certificate is not yet valid"),
@@ -268,7 +268,7 @@ CASES = [
         unfit=True,
     ),
     Case(
-        "kad_02 API server of another CA",
+        "KAD-02 API server of another CA",
         prints("ApiServer", "connects\nrc 60\ncurl: (60) SSL certificate problem"),
         "kubernetes api: want 10.0.0.1:6443 to prove itself by the pinned CA, "
         "have curl: (60) SSL certificate problem; "
@@ -288,14 +288,14 @@ CASES = [
         of_the_node=True,
     ),
     Case(
-        "kad_07 host of another cluster",
+        "KAD-07 host of another cluster",
         joined("https://10.9.9.9:6443", OTHER_CA),
         "kubernetes: want a host of https://10.0.0.1:6443, or of no cluster, "
         "have one of https://10.9.9.9:6443 with another certificate authority; "
         "remove it from that cluster first: kubeadm reset",
     ),
     Case(
-        "host of an earlier cluster at the same address",
+        "KAD-07 host of an earlier cluster at the same address",
         joined("https://10.0.0.1:6443", OTHER_CA),
         "kubernetes: want a host of https://10.0.0.1:6443, or of no cluster, "
         "have one of https://10.0.0.1:6443 with another certificate authority; "
@@ -308,14 +308,14 @@ CASES = [
         "have one of https://10.9.9.9:6443; remove it from that cluster first: kubeadm reset",
     ),
     Case(
-        "GPU Operator in charge",
+        "DRV-19 GPU Operator in charge",
         cluster(operator="ClusterPolicy of the NVIDIA GPU Operator: cluster-policy"),
         "cluster: want no other manager of GPUs, "
         "have ClusterPolicy of the NVIDIA GPU Operator: cluster-policy; "
         "decide for one: remove it, or leave these hosts to it",
     ),
     Case(
-        "kad_08 kubelet newer than the control plane",
+        "KAD-08 kubelet newer than the control plane",
         cluster(version="1.36.1"),
         "kubernetes: want a control plane of 1.36.3 or a later patch, have 1.36.1; "
         "set kube_version to a 1.36 that is not newer",
@@ -334,7 +334,7 @@ CASES = [
         asked={"containerd_version": "2.1.4"},
     ),
     Case(
-        "kad_06 name taken by another machine",
+        "KAD-06 name taken by another machine",
         cluster(nodes={"gpu01": open_node(machine_id="ffff", unschedulable=True)}),
         "kubernetes: want the name gpu01 for this machine, "
         "have another Ready machine of that name (machine-id ffff); "

@@ -301,7 +301,7 @@ def test_two_nodes_share_the_daemonsets_and_keep_their_pods(cluster, converge):
 # --- kubernetes -------------------------------------------------------------------------------
 
 
-def test_pyi10_no_token_in_a_command_line_a_log_or_the_result(
+def test_pyi_10_no_token_in_a_command_line_a_log_or_the_result(
     host, cluster, converge, caplog, tmp_path, capsys
 ):
     cluster.join_fails = "error execution phase kubelet-start: token"
@@ -371,7 +371,7 @@ def test_undoing_half_a_join_leaves_joined_hosts_and_control_planes_alone(tmp_pa
     assert undo() == (0, "")
 
 
-def test_kad06_a_name_that_is_ready_is_waited_for_and_then_named(host, cluster, converge):
+def test_kad_06_a_name_that_is_ready_is_waited_for_and_then_named(host, cluster, converge):
     cluster.nodes["gpu01"] = replace(EMPTY, name="gpu01", ready=True)
     row = converge(host)
     assert "want Node gpu01 given up before this host joins under its name" in row.problems[0]
@@ -538,7 +538,7 @@ def test_a_plugin_that_does_not_start_is_told_with_its_pods_reason(host, cluster
     assert closed(cluster.nodes["gpu01"])
 
 
-def test_dpl05_a_plugin_that_runs_and_offers_nothing_is_restarted_once(host, cluster, converge):
+def test_dpl_05_a_plugin_that_runs_and_offers_nothing_is_restarted_once(host, cluster, converge):
     cluster.offers_nothing_until_restart = True
     assert converge(host).state == "open"
     assert cluster.log.count("delete nvidia-device-plugin") == 1
@@ -574,13 +574,13 @@ def test_a_pod_that_is_not_ready_counts_also_while_its_devices_are_still_listed(
     assert "nvidia-device-plugin has no pod here: look at its DaemonSet's events" in row.problems[0]
 
 
-def test_rdm06_two_pods_of_one_plugin_are_a_fault(open_host, cluster, converge):
+def test_rdm_06_two_pods_of_one_plugin_are_a_fault(open_host, cluster, converge):
     twin = next(p for p in cluster.pods if "rdma" in p.name)
     cluster.pods.append(replace(twin, uid="twin", name="twin"))
     assert "2 pods of rdma-shared-device-plugin" in converge(open_host).problems[0]
 
 
-def test_rdm04_a_thousand_shares_are_1k_in_the_apis_words(host, converge):
+def test_rdm_04_a_thousand_shares_are_1k_in_the_apis_words(host, converge):
     row = converge(host, rdma_resource_max=1000)
     assert row.state == "open"
     assert row.offers["rdma/hca_shared"] == "1k"
@@ -589,7 +589,7 @@ def test_rdm04_a_thousand_shares_are_1k_in_the_apis_words(host, converge):
     )
 
 
-def test_rdm01_no_port_for_pods_is_told_and_writes_no_file(host, cluster, converge):
+def test_rdm_01_no_port_for_pods_is_told_and_writes_no_file(host, cluster, converge):
     machine(host).port.state = "1: DOWN"
     row = converge(host, phases=(kubernetes, device_plugins))
     assert "have no port that pods could use" in row.problems[0]

@@ -92,7 +92,7 @@ def test_the_first_plan_names_what_is_to_come(converge):
     )
 
 
-def test_converged_host_costs_one_command(converge):
+def test_pyi_06_converged_host_plans_nothing_and_costs_one_command(converge):
     host = bare()
     converge(host, *ALL)
     host.log.clear()
@@ -162,7 +162,7 @@ def test_swap_goes_from_now_from_fstab_and_from_systemd(converge):
     assert state.swap_units == {"dev-zram0.swap": "masked"}
 
 
-def test_pyi11_an_interrupted_dpkg_is_repaired(converge):
+def test_pyi_11_an_interrupted_dpkg_is_repaired(converge):
     host = bare(packages={"jq": Package("1.7-1", status="half-configured")}, interrupted=True)
     row = converge(host, base)
     assert row.state == "done"
@@ -170,7 +170,7 @@ def test_pyi11_an_interrupted_dpkg_is_repaired(converge):
     assert machine(host).packages["jq"].status == "installed"
 
 
-def test_drv04_a_driver_left_half_configured_is_left_to_its_own_phase(converge):
+def test_drv_04_a_driver_left_half_configured_is_left_to_its_own_phase(converge):
     broken = {"nvidia-kernel-open-dkms": Package(f"{DRIVER}-1+sim1", status="half-configured")}
     host = bare(packages=broken, headers=set())
     assert "repair dpkg" not in changes(converge(host, base))
@@ -179,14 +179,14 @@ def test_drv04_a_driver_left_half_configured_is_left_to_its_own_phase(converge):
     assert machine(host).on_disk[KERNEL][0] == DRIVER
 
 
-def test_kad04_bridge_parameters_come_after_their_module(converge):
+def test_kad_04_bridge_parameters_come_after_their_module(converge):
     row = converge(bare(), base)
     assert changes(row).index("load the modules for containers") < changes(row).index(
         "set the kernel's parameters"
     )
 
 
-def test_a_file_that_clears_the_list_of_protected_packages_is_named(converge):
+def test_drv_05_a_file_that_clears_the_list_of_protected_packages_is_named(converge):
     host = bare()
     converge(host, base)
     host.facts["UnattendedUpgrades"] = lambda h: "## end"
@@ -227,7 +227,7 @@ def test_no_hcas_no_rdma_stack(converge):
     assert (row.state, row.planned) == ("done", [])
 
 
-def test_ofd11_ethernet_where_infiniband_is_asked_names_the_hca_and_the_way_out(converge):
+def test_ofd_11_ethernet_where_infiniband_is_asked_names_the_hca_and_the_way_out(converge):
     row = converge(bare(port=Port(link_layer="Ethernet")), ofed)
     assert row.state == "failed"
     assert row.problems[0].splitlines()[0] == (
@@ -274,7 +274,7 @@ def test_ports_get_a_moment_after_their_modules_were_loaded(converge):
     assert changes(row)[-1] == "wait for the RDMA ports"
 
 
-def test_ofd08_a_roce_host_gets_umad_too(converge):
+def test_ofd_08_a_roce_host_gets_umad_too(converge):
     host = bare(port=Port(link_layer="Ethernet"))
     assert converge(host, ofed, hca_link_layer="ethernet").state == "done"
     assert "ib_umad" in machine(host).modules
@@ -289,7 +289,7 @@ def test_ofd08_a_roce_host_gets_umad_too(converge):
         ("dmabuf", "5.10.0-30-amd64", True, "DMA-BUF needs 5.12"),
     ],
 )
-def test_ofd05_a_way_to_gpu_memory_that_is_not_there_is_refused(
+def test_ofd_05_a_way_to_gpu_memory_that_is_not_there_is_refused(
     converge, asked, kernel, peer_memory, problem
 ):
     host = bare(
@@ -304,7 +304,7 @@ def test_ofd05_a_way_to_gpu_memory_that_is_not_there_is_refused(
 # --- nvidia_driver -----------------------------------------------------------------------------
 
 
-def test_drv18_a_driver_of_the_run_installer_is_refused(converge):
+def test_drv_18_a_driver_of_the_run_installer_is_refused(converge):
     host = bare()
     host.files[nvidia_driver.UNINSTALLER] = SimulatedFile("x\n", "0755")
     row = converge(host, nvidia_driver)
@@ -409,7 +409,7 @@ def test_another_key_is_no_renewal(converge):
     assert dearmoured(host.files[CUDA_KEYRING].text.encode()) == dearmoured(EXPIRED.read_bytes())
 
 
-def test_rep02_the_same_repository_from_elsewhere_is_set_aside(converge):
+def test_rep_02_the_same_repository_from_elsewhere_is_set_aside(converge):
     url = "http://mirror.test/cuda/repos/debian13/x86_64"
     old = {"/etc/apt/sources.list.d/cuda.list": f"deb [signed-by=/x.gpg] {url}/ ./"}
     host = bare(sources=old)
@@ -417,7 +417,7 @@ def test_rep02_the_same_repository_from_elsewhere_is_set_aside(converge):
     assert machine(host).sources == {}
 
 
-def test_rep02_a_file_with_other_repositories_too_is_not_renamed(converge):
+def test_rep_02_a_file_with_other_repositories_too_is_not_renamed(converge):
     url = "http://mirror.test/cuda/repos/debian13/x86_64"
     lines = f"deb {url} /\ndeb http://deb.debian.org/debian trixie main"
     host = bare(sources={"/etc/apt/sources.list": lines})
@@ -426,7 +426,7 @@ def test_rep02_a_file_with_other_repositories_too_is_not_renamed(converge):
     assert "/etc/apt/sources.list" in row.problems[0]
 
 
-def test_rep01_a_rotated_key_replaces_the_old_one(converge):
+def test_rep_01_a_rotated_key_replaces_the_old_one(converge):
     host = bare()
     keyring = "/etc/apt/keyrings/rackwright-cuda.asc"
     host.files[keyring] = SimulatedFile(OTHER_KEY.read_text())
@@ -434,7 +434,7 @@ def test_rep01_a_rotated_key_replaces_the_old_one(converge):
     assert host.files[keyring].text != OTHER_KEY.read_text()
 
 
-def test_drv01_headers_of_the_running_and_of_the_next_kernel_come_first(converge):
+def test_drv_01_headers_of_the_running_and_of_the_next_kernel_come_first(converge):
     host = bare(
         kernels=[KERNEL, NEWER], next_boot=NEWER, headers=set(), initramfs={KERNEL: 5, NEWER: 5}
     )
@@ -443,7 +443,7 @@ def test_drv01_headers_of_the_running_and_of_the_next_kernel_come_first(converge
     assert {version for version, _ in machine(host).on_disk.values()} == {DRIVER}
 
 
-def test_drv01_a_module_that_dkms_left_out_is_built(converge):
+def test_drv_01_a_module_that_dkms_left_out_is_built(converge):
     host = bare(kernels=[KERNEL, NEWER], next_boot=NEWER, headers={KERNEL, NEWER}, initramfs={})
     converge(host, nvidia_driver)
     del machine(host).on_disk[NEWER], machine(host).dkms[DRIVER][NEWER]
@@ -452,7 +452,7 @@ def test_drv01_a_module_that_dkms_left_out_is_built(converge):
     assert changes(row) == ["build the modules"]
 
 
-def test_drv03_a_build_that_fails_ends_the_run_and_loads_nothing(converge):
+def test_drv_03_a_build_that_fails_ends_the_run_and_loads_nothing(converge):
     host = bare(dkms_fails=True)
     row = converge(host, nvidia_driver)
     assert row.state == "failed"
@@ -461,7 +461,7 @@ def test_drv03_a_build_that_fails_ends_the_run_and_loads_nothing(converge):
     assert converge(host, nvidia_driver).state == "done"
 
 
-def test_drv05_a_loaded_module_of_another_version_asks_for_a_reboot(converge):
+def test_drv_05_a_loaded_module_of_another_version_asks_for_a_reboot(converge):
     host = bare()
     converge(host, nvidia_driver, nvidia_driver_version="580.159.03")
     assert machine(host).loaded == "580.159.03"
@@ -472,7 +472,7 @@ def test_drv05_a_loaded_module_of_another_version_asks_for_a_reboot(converge):
     assert "nvidia-driver-pinning-580.159.03" not in machine(host).packages
 
 
-def test_a_reboot_that_is_owed_is_found_by_the_next_run(converge):
+def test_pyi_06_a_reboot_that_is_owed_is_found_by_the_next_run(converge):
     host = bare()
     converge(host, nvidia_driver, nvidia_driver_version="580.159.03")
     # The packages were there, and then the operator's machine lost power.
@@ -481,7 +481,7 @@ def test_a_reboot_that_is_owed_is_found_by_the_next_run(converge):
     assert "reboot into the new driver" in changes(converge(host, nvidia_driver))
 
 
-def test_drv06_packages_of_two_versions_become_one(converge):
+def test_drv_06_packages_of_two_versions_become_one(converge):
     host = bare()
     converge(host, nvidia_driver)
     machine(host).archive["libnvidia-cfg1"] = ["580.159.03-1+sim1", f"{DRIVER}-1+sim1"]
@@ -491,7 +491,7 @@ def test_drv06_packages_of_two_versions_become_one(converge):
     assert machine(host).packages["libnvidia-cfg1"] == Package(f"{DRIVER}-1+sim1", held=True)
 
 
-def test_drv05_every_package_of_the_driver_is_held(converge):
+def test_drv_05_every_package_of_the_driver_is_held(converge):
     host = bare()
     converge(host, nvidia_driver)
     machine(host).packages["nvidia-firmware"] = Package(f"{DRIVER}-1+sim1")
@@ -522,7 +522,7 @@ def test_an_initramfs_is_looked_at_once(converge):
     assert not converge(host, nvidia_driver).planned
 
 
-def test_persistence_mode_is_on_and_not_only_its_daemon_running(converge):
+def test_drv_16_persistence_mode_is_on_and_not_only_its_daemon_running(converge):
     unit = {
         "ActiveState": "active", "UnitFileState": "static",
         "argv": "/usr/bin/nvidia-persistenced --user x --no-persistence-mode --verbose",
@@ -536,7 +536,7 @@ def test_persistence_mode_is_on_and_not_only_its_daemon_running(converge):
     assert not converge(host, nvidia_driver).planned
 
 
-def test_drv17_a_gpu_that_fell_off_the_bus_is_named(converge):
+def test_drv_17_a_gpu_that_fell_off_the_bus_is_named(converge):
     host = bare()
     converge(host, nvidia_driver)
     machine(host).lost_gpus = {"0001:42:00.0"}

@@ -85,7 +85,7 @@ def test_with_yes_nothing_of_a_body_runs_at_prepare() -> None:
     assert a.log == ["probe", "step-one"]
 
 
-def test_there_is_no_fact_cache() -> None:
+def test_pyi_07_there_is_no_fact_cache() -> None:
     def body():
         current_host.get_fact(Probe)
         current_host.get_fact(Probe)

@@ -75,7 +75,9 @@ def seen(folder: Path, what: str) -> str:
     return (folder / f"seen.{what}").read_text()
 
 
-def test_a_password_from_the_inventory_reaches_sudo_and_no_argv(host, tmp_path: Path) -> None:
+def test_pyi_01_a_password_from_the_inventory_reaches_sudo_and_no_argv(
+    host, tmp_path: Path
+) -> None:
     command = StringCommand("cat; echo done")
     ok, output = host.connector.run_shell_command(
         command, _sudo=True, _sudo_password=PASSWORD, _stdin="a file\nof two lines"
@@ -88,7 +90,9 @@ def test_a_password_from_the_inventory_reaches_sudo_and_no_argv(host, tmp_path: 
         assert "Tr0ub4dor" not in text
 
 
-def test_a_password_from_the_terminal_is_asked_for_once(host, tmp_path: Path, monkeypatch) -> None:
+def test_pyi_01_a_password_from_the_terminal_is_asked_for_once(
+    host, tmp_path: Path, monkeypatch
+) -> None:
     asked: list[str] = []
     monkeypatch.setattr(sudo, "getpass", lambda prompt: asked.append(prompt) or PASSWORD)
     for _ in range(2):

@@ -77,7 +77,7 @@ def test_swap_that_cannot_be_turned_off_leaves_fstab_alone(tmp_path, program):
     assert fstab.read_text() == FSTAB
 
 
-def test_drv03_a_failed_build_names_the_compilers_first_error(tmp_path, program):
+def test_drv_03_a_failed_build_names_the_compilers_first_error(tmp_path, program):
     log = tmp_path / "dkms/nvidia/580.178.04/build/make.log"
     log.parent.mkdir(parents=True)
     log.write_text(
@@ -98,7 +98,7 @@ def test_without_a_log_of_a_build_there_is_nothing_to_explain(tmp_path):
     assert (done.returncode, done.stdout) == (0, "")
 
 
-def test_a_module_that_is_refused_shows_the_kernels_words(tmp_path, program):
+def test_drv_02_a_module_that_is_refused_shows_the_kernels_words(tmp_path, program):
     program("modprobe", "echo \"could not insert 'nvidia': Key was rejected\" >&2; exit 1")
     program("dmesg", 'echo "usb 1-1: x"; echo "Loading of module with key is rejected"')
     done = run(str(nvidia.load(["nvidia"]).get_raw_value()), tmp_path)

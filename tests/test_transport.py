@@ -104,7 +104,7 @@ def test_a_host_whose_key_is_known_is_reached_through_our_transport(
     assert len(server.commands) == 1
 
 
-def test_a_host_whose_key_is_not_known_is_refused_before_any_command(
+def test_pyi_08_a_host_whose_key_is_not_known_is_refused_before_any_command(
     tmp_path: Path, server: Server
 ) -> None:
     code, said = run(tmp_path, server, None)
@@ -115,7 +115,7 @@ def test_a_host_whose_key_is_not_known_is_refused_before_any_command(
     assert server.commands == []
 
 
-def test_a_host_whose_key_has_changed_is_refused_before_any_command(
+def test_pyi_08_a_host_whose_key_has_changed_is_refused_before_any_command(
     tmp_path: Path, server: Server
 ) -> None:
     known = paramiko.ECDSAKey.generate()
