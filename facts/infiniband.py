@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pyinfra.api import FactBase
 from pyinfra.api.exceptions import FactProcessError
 
-from facts.value import FactValue, each, sections
+from facts.value import FactValue, each, sections, where_there
 
 # 200 Gb/sec (4X HDR) | 2.5 Gb/sec (1X SDR)
 RATE = re.compile(r"^(\d+(?:\.\d+)?) Gb/sec")
@@ -20,6 +20,7 @@ NETDEV = re.compile(r"([^/]+)/device/net/([^/]+)")
 CHARACTER_DEVICE = re.compile(r"/sys/class/\w+/(\w+)/ibdev:(\S+)")
 FILE = re.compile(r"\S+")
 PATH = re.compile(r"/\S+")
+TIMES = re.compile(r"(\d+) (\d+)")
 FLAG = re.compile(r"[YN01]")
 
 
@@ -52,6 +53,8 @@ class InfinibandDevice(FactValue):
 @dataclass(frozen=True, slots=True)
 class InfinibandState(FactValue):
     devices: tuple[InfinibandDevice, ...]
+    settled_s: int | None
+    """How long ago the last character device came or went; ``None`` if there are none."""
     rdma_cm: bool
     """Whether ``/dev/infiniband/rdma_cm`` is there."""
     netns_shared: bool | None
@@ -72,17 +75,27 @@ class Infiniband(FactBase[InfinibandState]):
 
     def command(self) -> str:
         return (
-            "cd /sys/class/infiniband || { echo '## end'; exit 0; }; "
-            "set -- *; [ -e \"$1\" ] || set --; echo '## values'; "
-            "[ $# = 0 ] || grep -H . */node_guid */ports/*/state */ports/*/phys_state "
-            "*/ports/*/link_layer */ports/*/rate || true; "
+            # What is there and cannot be read ends this with an error: it is not absent.
+            "set -e; [ -e /sys/class/infiniband ] || { echo '## end'; exit 0; }; "
+            "cd /sys/class/infiniband; set --; "
+            'for d in *; do [ ! -e "$d" ] || set -- "$@" "$d/node_guid"; done; '
+            'for p in */ports/*; do [ ! -e "$p" ] || set -- "$@" '
+            '"$p/state" "$p/phys_state" "$p/link_layer" "$p/rate"; done; '
+            "echo '## values'; [ $# = 0 ] || grep -H . \"$@\"; "
+            'set -- *; [ -e "$1" ] || set --; '
             "echo '## parents'; for d in \"$@\"; do echo $d; done; "
             "echo '## parent paths'; [ $# = 0 ] || readlink -f $(printf '%s/device ' \"$@\"); "
-            "echo '## netdevs'; ls -1d */device/net/* || true; "
-            "echo '## verbs'; grep -H . /sys/class/infiniband_verbs/uverbs*/ibdev || true; "
-            "echo '## mad'; grep -H . /sys/class/infiniband_mad/umad*/ibdev || true; "
-            "echo '## files'; ls -1 /dev/infiniband || true; "
-            "echo '## netns'; cat /sys/module/ib_core/parameters/netns_mode || true; echo '## end'"
+            "echo '## netdevs'; for n in */device/net/*; do [ ! -e $n ] || echo $n; done; "
+            + "".join(
+                f"echo '## {kind}'; set --; for d in /sys/class/infiniband_{kind}/{prefix}*; do "
+                '[ ! -e "$d" ] || set -- "$@" "$d/ibdev"; done; [ $# = 0 ] || grep -H . "$@"; '
+                for kind, prefix in (("verbs", "uverbs"), ("mad", "umad"))
+            )
+            + "echo '## files'; [ ! -e /dev/infiniband ] || ls -1 /dev/infiniband; "
+            "echo '## age'; [ ! -e /dev/infiniband ] || "
+            "echo $(date +%s) $(stat -c %Y /dev/infiniband); "
+            f"echo '## netns'; {where_there('/sys/module/ib_core/parameters/netns_mode', 'cat')}; "
+            "echo '## end'"
         )
 
     def process(self, output: list[str]) -> InfinibandState:
@@ -95,7 +108,7 @@ def parse_infiniband(output: list[str]) -> InfinibandState:
     if "end" not in parts:
         raise FactProcessError("the list of RDMA devices ended early")
     if parts.keys() == {"end"}:
-        return InfinibandState((), rdma_cm=False, netns_shared=None)
+        return InfinibandState((), settled_s=None, rdma_cm=False, netns_shared=None)
     guids: dict[str, str] = {}
     ports: dict[str, dict[int, dict[str, str]]] = {}
     for match in each(parts["values"], VALUE, "value of an RDMA device"):
@@ -128,6 +141,7 @@ def parse_infiniband(output: list[str]) -> InfinibandState:
             )
             for name in sorted(guids)
         ),
+        settled_s=_age_s(parts["age"]),
         rdma_cm="rdma_cm" in files,
         netns_shared=mode[0] in ("Y", "1") if mode else None,
     )
@@ -135,6 +149,11 @@ def parse_infiniband(output: list[str]) -> InfinibandState:
 
 def _character_devices(lines: list[str]) -> list[tuple[str, str]]:
     return [(match[1], match[2]) for match in each(lines, CHARACTER_DEVICE, "character device")]
+
+
+def _age_s(lines: list[str]) -> int | None:
+    ages = [int(match[1]) - int(match[2]) for match in each(lines, TIMES, "two times")]
+    return ages[0] if ages else None
 
 
 def _pci(path: str | None) -> str | None:

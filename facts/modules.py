@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pyinfra.api import FactBase
 from pyinfra.api.exceptions import FactProcessError
 
-from facts.value import FactValue, each, sections
+from facts.value import FactValue, each, sections, where_there
 
 LOADED = re.compile(r"(\S+) (\d+|-)")
 # kernel/fs/overlayfs/overlay.ko
@@ -38,7 +38,7 @@ class KernelModules(FactBase[KernelModulesState]):
     def command(self) -> str:
         return (
             "echo '## loaded' && awk '{ print $1, $3 }' /proc/modules && echo '## builtin' && "
-            "{ cat /lib/modules/$(uname -r)/modules.builtin || true; } && echo '## end'"
+            f"{where_there('/lib/modules/$(uname -r)/modules.builtin', 'cat')} && echo '## end'"
         )
 
     def process(self, output: list[str]) -> KernelModulesState:

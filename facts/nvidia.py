@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pyinfra.api import FactBase
 from pyinfra.api.exceptions import FactProcessError
 
-from facts.value import ABSENT, FactValue, each, properties, sections
+from facts.value import ABSENT, FactValue, each, properties, sections, where_there
 
 # NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  570.86.15  Release Build ...
 # NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.104.05  Sat Aug 19 ...
@@ -49,9 +49,10 @@ class NvidiaDriver(FactBase[NvidiaDriverState]):
 
     def command(self) -> str:
         return (
-            f"cat /proc/driver/nvidia/version || echo {ABSENT}; "
+            "v=/proc/driver/nvidia/version; "
+            f"if [ -e $v ]; then cat $v || exit; else echo {ABSENT}; fi; "
             "echo '## modules'; ls -1d /sys/module/nvidia_uvm /sys/module/nvidia_peermem || true; "
-            "echo '## gpus'; ls -1 /proc/driver/nvidia/gpus || true; "
+            f"echo '## gpus'; {where_there('/proc/driver/nvidia/gpus', 'ls -1')} || exit; "
             # A soname's target carries the version; Debian's packages go over /etc/alternatives.
             "echo '## library'; for d in /usr/lib/x86_64-linux-gnu /usr/lib64 /usr/lib; do "
             f"readlink -e $d/{LIBRARY}1 && break; done; echo '## end'"

@@ -11,7 +11,7 @@ from pyinfra.api import FactBase
 from pyinfra.api.exceptions import FactProcessError
 
 from facts.grub import LINK, default_kernel
-from facts.value import ABSENT, FactValue, each, sections
+from facts.value import ABSENT, FactValue, each, sections, where_there
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,8 +95,8 @@ class Machine(FactBase[MachineState]):
         secure = "/sys/firmware/efi/efivars/SecureBoot-8be4df61-93ca-11d2-aa0d-00e098032b8c"
         return (
             "uname -m && cat /proc/sys/kernel/random/boot_id /proc/uptime && "
-            "echo '## machine-id' && { cat /etc/machine-id || true; } && echo '## uuid' && "
-            "{ cat /sys/class/dmi/id/product_uuid || true; } && echo '## secure boot' && "
+            f"echo '## machine-id' && {where_there('/etc/machine-id', 'cat')} && echo '## uuid' && "
+            f"{where_there('/sys/class/dmi/id/product_uuid', 'cat')} && echo '## secure boot' && "
             f"{{ if [ ! -d /sys/firmware/efi ]; then echo {ABSENT}; elif [ -e {secure} ]; then "
             f"od -An -t u1 {secure}; else echo 0; fi; }} && "
             "echo '## cgroup' && stat -fc %T /sys/fs/cgroup && echo '## size' && nproc && "

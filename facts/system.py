@@ -8,10 +8,11 @@ from dataclasses import dataclass
 from pyinfra.api import FactBase
 from pyinfra.api.exceptions import FactProcessError
 
-from facts.value import ABSENT, FactValue, each, sections
+from facts.value import ABSENT, FactValue, each, sections, where_there
 
 PARAMETER = re.compile(r"/proc/sys/(\S+?):(.*)")
 IN_USE = re.compile(r"/\S.*")
+SWAP_ENTRIES = "awk '$1 !~ /^#/ && $3 == \"swap\"'"
 ENTRY = re.compile(r"\s*\S+\s+\S+\s+swap\b.*")
 # UNIT LOAD ACTIVE SUB DESCRIPTION; LOAD is loaded, masked, not-found ...
 UNIT = re.compile(r"\W*(\S+\.swap)\s+(\S+)\s.*")
@@ -37,8 +38,10 @@ class Sysctls(FactBase[dict[str, str | None]]):
 
     def command(self) -> str:
         paths = " ".join(f"/proc/sys/{name.replace('.', '/')}" for name in self.NAMES)
-        # /dev/null makes grep name its files, whatever is missing.
-        return f"grep -H . {paths} /dev/null || true; echo '## end'"
+        return (
+            f'set --; for f in {paths}; do [ ! -e $f ] || set -- "$@" $f; done; '
+            "[ $# = 0 ] || grep -H . \"$@\" && echo '## end'"
+        )
 
     def process(self, output: list[str]) -> dict[str, str | None]:
         return parse_sysctls(output)
@@ -75,7 +78,7 @@ class Swap(FactBase[SwapState]):
     def command(self) -> str:
         return (
             "echo '## active' && awk 'NR > 1 { print $1 }' /proc/swaps && echo '## fstab' && "
-            "{ awk '$1 !~ /^#/ && $3 == \"swap\"' /etc/fstab || true; } && echo '## units' && "
+            f"{where_there('/etc/fstab', SWAP_ENTRIES)} && echo '## units' && "
             "systemctl list-units --type=swap --all --plain --no-legend --no-pager && echo '## end'"
         )
 

@@ -41,6 +41,11 @@ def properties(lines: list[str], unit: str, *names: str) -> dict[str, str]:
     return found
 
 
+def where_there(path: str, command: str) -> str:
+    """Shell that gives *path* to *command* if it is there: what cannot be read is not absent."""
+    return f'{{ [ ! -e "{path}" ] || {command} "{path}"; }}'
+
+
 def each(lines: list[str], form: re.Pattern[str], what: str) -> list[re.Match[str]]:
     """Every line in its form; raises ``FactProcessError`` for one that is not: it is unknown."""
     found = [form.fullmatch(line) for line in lines]

@@ -333,7 +333,7 @@ def test_a_host_without_gpus_or_hcas_has_no_findings_of_them() -> None:
     have[PciDevices] = ()
     have[NvidiaDriver] = replace(have[NvidiaDriver], version=None, library=None, gpus=())
     have[Gpus] = GpusState(False, "nvidia-smi is not installed", ())
-    have[Infiniband] = InfinibandState((), rdma_cm=False, netns_shared=None)
+    have[Infiniband] = InfinibandState((), settled_s=None, rdma_cm=False, netns_shared=None)
     asked = {"gpu_count": 0, "gpu_model": None, "hca_count": 0, "hca_model": None}
     assert found(have, (), **asked, hca_rate_gbps=None) == []
 

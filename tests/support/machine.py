@@ -99,6 +99,9 @@ class Machine:
     persistence_mode: bool = False
     peer_memory: bool = False
     uptime_s: float = 3600.0
+    clock: Callable[[], int] = lambda: 0
+    rdma_changed_s: int = 0
+    """When the last of the RDMA devices' files was made."""
     offered_key: Path = KEY
 
     unpacked: Counter[str] = field(default_factory=Counter)
@@ -193,6 +196,8 @@ class Machine:
                 return False
             self.loaded = self.loaded or self.on_disk[self.running][0]
         self.modules[name] = 0
+        if name in ("ib_uverbs", "ib_umad", "rdma_ucm"):
+            self.rdma_changed_s = self.clock()
         if name == "br_netfilter":
             self.sysctls |= {
                 "net/bridge/bridge-nf-call-iptables": "0",
@@ -312,7 +317,8 @@ class Machine:
         return "\n".join(
             ["## values", *values, "## parents", *names, "## parent paths", *parents, "## netdevs",
              "## verbs", *verbs,
-             "## mad", *mad, "## files", *nodes, "## netns", "Y", "## end"]
+             "## mad", *mad, "## files", *nodes, "## age",
+             f"{self.clock()} {self.rdma_changed_s}", "## netns", "Y", "## end"]
         )  # fmt: skip
 
     def driver(self) -> str:
@@ -379,6 +385,7 @@ def bare(name: str = "gpu01", **changes: Any) -> SimulatedHost:
     """A bare Debian 13 with two GPUs and two HCAs; ``host.values["machine"]`` is its state."""
     state = Machine(**changes)
     host = SimulatedHost(name)
+    state.clock = lambda: host.now_s
     host.values |= {"machine": state, "on_boot": state.boot}
     state.archive |= {package: ["50.0-1"] for package in RDMA_PACKAGES}
     state.archive |= {"ca-certificates": ["20250419"]}

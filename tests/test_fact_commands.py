@@ -1,0 +1,125 @@
+"""The readings' commands themselves, by a real shell on a made-up host: unknown is not absent."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyinfra.api import FactBase
+
+from facts.infiniband import Infiniband, InfinibandDevice, InfinibandPort
+from facts.modules import KernelModules
+from facts.nvidia import NvidiaDriver
+from facts.system import Swap, Sysctls
+
+PORT = {"state": "4: ACTIVE", "phys_state": "5: LinkUp", "link_layer": "InfiniBand"}
+PORT |= {"rate": "200 Gb/sec (4X HDR)"}
+ADAPTER = "sys/devices/pci0000:40/0000:40:01.1/0000:41:00.0"
+PORT_1 = f"{ADAPTER}/infiniband/mlx5_0/ports/1"
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> Path:
+    """The root folder of a host with one adapter, a driver, and modules that are built in."""
+    release = os.uname().release
+    texts = {
+        f"{ADAPTER}/infiniband/mlx5_0/node_guid": "0011:2233:4455:6677",
+        **{f"{PORT_1}/{name}": text for name, text in PORT.items()},
+        f"{ADAPTER}/net/ib0/flags": "0x1003",
+        "sys/class/infiniband_verbs/abi_version": "6",
+        "sys/class/infiniband_verbs/uverbs0/ibdev": "mlx5_0",
+        "sys/class/infiniband_mad/abi_version": "5",
+        "sys/class/infiniband_mad/umad0/ibdev": "mlx5_0",
+        "sys/class/infiniband_mad/issm0/ibdev": "mlx5_0",
+        "sys/module/ib_core/parameters/netns_mode": "Y",
+        "dev/infiniband/uverbs0": "",
+        "dev/infiniband/umad0": "",
+        "proc/driver/nvidia/version": "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  "
+        "580.178.04  Release Build",
+        "proc/modules": "nvidia 100 2 - Live 0x0",
+        "proc/sys/net/ipv4/ip_forward": "1",
+        f"lib/modules/{release}/modules.builtin": "kernel/fs/ext4/ext4.ko",
+        "proc/swaps": "Filename Type Size Used Priority",
+        "etc/fstab": "/dev/sda3 none swap sw 0 0",
+    }
+    for name, text in texts.items():
+        file = tmp_path / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text and f"{text}\n")
+    (tmp_path / "sys/class/infiniband").mkdir()
+    device = tmp_path / ADAPTER / "infiniband/mlx5_0"
+    (tmp_path / "sys/class/infiniband/mlx5_0").symlink_to(device)
+    (device / "device").symlink_to(tmp_path / ADAPTER)
+    return tmp_path
+
+
+def ask(root: Path, fact: FactBase[Any]) -> Any:
+    """What is read of the host below *root*; ``None`` if the command ends with an error."""
+    script = str(fact.command()).replace(
+        "systemctl list-units --type=swap --all --plain --no-legend --no-pager", "true"
+    )
+    for folder in ("/sys/class", "/sys/module", "/dev/infini", "/lib/modules/", "/proc/", "/etc/"):
+        script = script.replace(folder, f"{root}{folder}")
+    done = subprocess.run(["sh", "-c", script], capture_output=True, text=True)
+    if done.returncode:
+        return None
+    return fact.process([line.replace(str(root), "") for line in done.stdout.splitlines() if line])
+
+
+def test_rdma_devices_are_read_from_their_files(host):
+    have = ask(host, Infiniband())
+    port = InfinibandPort(1, "ACTIVE", "LinkUp", "infiniband", 200.0)
+    assert have.devices == (
+        InfinibandDevice(
+            "mlx5_0", "0000:41:00.0", "0011:2233:4455:6677", (port,), ("ib0",), "uverbs0",
+            ("umad0",),
+        ),
+    )  # fmt: skip
+    assert (have.rdma_cm, have.netns_shared) == (False, True)
+    assert have.settled_s in range(60)
+
+
+UNREADABLE = (
+    (Infiniband, f"{ADAPTER}/infiniband/mlx5_0/node_guid"),
+    *((Infiniband, f"{PORT_1}/{name}") for name in PORT),
+    (Infiniband, "sys/class/infiniband_verbs/uverbs0/ibdev"),
+    (Infiniband, "sys/class/infiniband_mad/umad0/ibdev"),
+    (Infiniband, "sys/module/ib_core/parameters/netns_mode"),
+    (KernelModules, f"lib/modules/{os.uname().release}/modules.builtin"),
+    (NvidiaDriver, "proc/driver/nvidia/version"),
+    (Sysctls, "proc/sys/net/ipv4/ip_forward"),
+    (Swap, "etc/fstab"),
+)
+
+
+@pytest.mark.parametrize(
+    ("fact", "name"), UNREADABLE, ids=lambda value: getattr(value, "__name__", str(value)[-30:])
+)
+def test_a_file_that_is_there_and_cannot_be_read_makes_the_reading_fail(host, fact, name):
+    assert ask(host, fact()) is not None
+    (host / name).unlink()
+    (host / name).mkdir()  # which root cannot read as a file either
+    assert ask(host, fact()) is None
+
+
+def test_a_port_none_of_whose_files_can_be_read_is_not_taken_for_absent(host):
+    for name in PORT:
+        (host / PORT_1 / name).unlink()
+    assert ask(host, Infiniband()) is None
+
+
+@pytest.mark.parametrize("fact", [Infiniband, KernelModules, NvidiaDriver, Sysctls, Swap])
+def test_what_is_not_there_is_read_as_absent(tmp_path, fact):
+    for name in ("proc/modules", "proc/swaps"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).touch()
+    assert ask(tmp_path, fact()) is not None
+
+
+def test_ib_core_without_a_device(tmp_path):
+    (tmp_path / "sys/class/infiniband").mkdir(parents=True)
+    have = ask(tmp_path, Infiniband())
+    assert (have.devices, have.settled_s, have.netns_shared) == ((), None, None)
