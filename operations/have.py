@@ -22,8 +22,9 @@ class Have:
     readings: Readings
     spec: NodeSpec
     cluster: Cluster
-    changed: bool = field(default=False)
-    """Whether this run has changed the node already."""
+    asks: bool = field(default=True)
+    """Whether the API is asked what takes many questions: once, for the plan that is shown. Nothing
+    else depends on it: what a run has done decides no step."""
     pending: bool = field(default=False)
     """Whether an earlier phase of the plan that is being made has a step."""
 

@@ -157,7 +157,7 @@ def _converge(phases: Sequence[ModuleType]) -> Iterator[PyinfraCommand]:
                 # A busy host may have been slow: what is wrong with it is wrong twice.
                 forget(ctx_host.get())
                 readings = read(files, asks)
-            return Have(readings, spec, cluster, changed)
+            return Have(readings, spec, cluster, asks=not changed)
 
         have = look(False)
         plan = planned(phases, spec, have)

@@ -254,6 +254,7 @@ def test_a_port_that_goes_down_on_a_converged_host_is_refused_without_a_change(c
     host = bare()
     converge(host, ofed)
     machine(host).port = Port(state="1: DOWN", phys_state="2: Polling")
+    host.now_s += 4 * ofed.SETTLE_S
     host.log.clear()
     row = converge(host, ofed)
     assert row.state == "failed"
@@ -261,13 +262,19 @@ def test_a_port_that_goes_down_on_a_converged_host_is_refused_without_a_change(c
     assert "have DOWN (Polling)" in row.problems[0]
 
 
-def test_ports_get_a_moment_after_their_modules_were_loaded(converge):
+@pytest.mark.parametrize("killed", [False, True])
+def test_ports_get_a_moment_after_their_modules_were_loaded(converge, killed):
     host = bare(port=Port(state="2: INIT"))
 
     def wait(h, match, stdin):
         machine(h).port = Port()
         return True
 
+    if killed:
+        host.cut_after = 3
+        converge(host, ofed)
+        assert host.changes[-1].startswith("udevadm settle -t 30; n=0")
+        host.cut_after = None
     host.on("^udevadm settle -t 30; n=0", wait)
     row = converge(host, ofed)
     assert row.state == "done"

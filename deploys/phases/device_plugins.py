@@ -103,7 +103,7 @@ def plan(spec: NodeSpec, have: Have) -> Iterator[Step | Refusal]:
     differing = [
         manifest["metadata"]["name"]
         for manifest in manifests
-        if (ready or not have.changed) and have.cluster.differs(manifest)
+        if (ready or have.asks) and have.cluster.differs(manifest)
     ]
     if differing:
         yield Step(

@@ -142,11 +142,12 @@ def wrong_ports(spec: NodeSpec, have: Have, hcas: tuple[PciDevice, ...]) -> Iter
 def usable(
     have: Have, hcas: tuple[PciDevice, ...], pending: str | None
 ) -> Iterator[Step | Refusal]:
-    """Every HCA with its character devices and active ports; given a moment after a change."""
+    """Every HCA with its character devices and active ports; given a moment after they came."""
     lacks = lacking(have[Infiniband], hcas)
-    if not lacks and pending is None:
-        return
-    if pending is None and not have.changed and have[Machine].uptime_s > 3 * SETTLE_S:
+    settled_s = have[Infiniband].settled_s
+    # Of a clock that was set meanwhile it is only known that the devices are not new.
+    age_s = have[Machine].uptime_s if settled_s is None else abs(settled_s)
+    if pending is None and min(age_s, have[Machine].uptime_s) > 3 * SETTLE_S:
         yield from lacks
         return
     if not lacks:

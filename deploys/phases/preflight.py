@@ -301,7 +301,7 @@ def fits(spec: NodeSpec, have: Have, joined: bool) -> Iterator[Refusal]:
             f"another Ready machine of that name (machine-id {theirs})",
             "give one of them another kube_node_name",
         )  # fmt: skip
-    if joined or have.changed:
+    if joined or not have.asks:
         return
     # Some twenty questions to the API, and all its nodes: once, before the first change.
     if rights := have.cluster.missing_rights(spec.kube_namespace):
