@@ -45,8 +45,8 @@ def say(text: str) -> None:
     print(f"[{time.strftime('%H:%M:%S')}] {text}", flush=True)
 
 
-def changed_inventory(folder: Path, changes: dict[str, str]) -> Path:
-    """The lab's inventory with some of its text replaced, in *folder*."""
+def changed_inventory(folder: Path, changes: dict[str, str], more: str = "") -> Path:
+    """The lab's inventory with some of its text replaced and *more* at its end, in *folder*."""
     text = (ROOT / INVENTORY).read_text()
     for old, new in changes.items():
         assert old in text, old
@@ -54,8 +54,13 @@ def changed_inventory(folder: Path, changes: dict[str, str]) -> Path:
     (folder / "group_data").mkdir()
     (folder / "group_data/all.py").symlink_to(ROOT / "inventories/group_data/all.py")
     inventory = folder / "changed.py"
-    inventory.write_text(text)
+    inventory.write_text(text + more)
     return inventory
+
+
+def at_work(names: str) -> str:
+    """Shell condition: a program of one of *names*, a pattern, runs; also one that is a script."""
+    return f"ps -eo args | grep -qE '^([^ ]*/)?((ba|da)?sh (-[^ ]+ )*([^ ]*/)?)?({names})( |$)'"
 
 
 @dataclass(frozen=True)
@@ -253,14 +258,30 @@ class Lab:
             watcher.join(10)
         return self.done(code, time.monotonic() - started, "".join(lines), before)
 
-    def killed(self, after: str, *, delay_s: float = 0) -> None:
-        """Start the main job, and kill -9 it *delay_s* after a line matches *after*."""
+    def killed(self, after: str, *, delay_s: float = 0, node: str = "", until: str = "") -> None:
+        """
+        Start the main job, and kill -9 it *delay_s* after a line matches *after*.
+
+        + until: and not before this shell condition holds on *node*
+        """
 
         def kill(process: subprocess.Popen[str]) -> None:
+            if until:
+                self.wait_until(node, until)
+            assert process.poll() is None, "the run ended before it could be killed"
             say("kill -9")
             process.kill()
 
         self.disturbed(after, kill, delay_s=delay_s)
+
+    def wait_until(self, node: str, condition: str, timeout_s: int = 300) -> None:
+        """Until the shell *condition* holds in the guest, looked at there: it may soon be over."""
+        say(f"{node}: waiting for {condition}")
+        script = (
+            f"end=$(($(date +%s) + {timeout_s})); until {condition}; do "
+            f"[ $(date +%s) -lt $end ] || exit 1; sleep 0.1; done"
+        )
+        self.ssh(node, script)
 
     def wait_registered(self, node: str, timeout_s: float = 180) -> None:
         """Until the kubelet has made its Node object, which is a while after the join."""
@@ -268,6 +289,34 @@ class Lab:
         while node not in [found.metadata.name for found in self.kubernetes().list_node().items]:
             assert time.monotonic() < deadline, f"{node} makes no Node object"
             time.sleep(0.5)
+
+    def wait_condition(self, node: str, name: str, status: str, timeout_s: float = 600) -> None:
+        """Until the kubelet gives its Node the condition *name* that *status*."""
+        deadline = time.monotonic() + timeout_s
+        while True:
+            found = {c.type: c.status for c in self.kubernetes().read_node(node).status.conditions}
+            if found.get(name) == status:
+                return
+            assert time.monotonic() < deadline, f"{node}: {name} is {found.get(name)}"
+            time.sleep(5)
+
+    def serves(self, node: str) -> bool:
+        """Whether users' pods may be sent there; not if there is no such Node."""
+        names = [found.metadata.name for found in self.kubernetes().list_node().items]
+        return node in names and not self.verdict(node).closed
+
+    def bootstrap_tokens(self) -> list[Any]:
+        """Secrets with which a host could join."""
+        found = self.kubernetes().list_namespaced_secret(
+            "kube-system", field_selector="type=bootstrap.kubernetes.io/token"
+        )
+        return list(found.items)
+
+    def delete_pods(self, node: str) -> None:
+        """All of a node, to be made anew by whoever wants them."""
+        api = self.kubernetes()
+        for pod in api.list_pod_for_all_namespaces(field_selector=f"spec.nodeName={node}").items:
+            api.delete_namespaced_pod(pod.metadata.name, pod.metadata.namespace)
 
     def verdict(self, node: str) -> Verdict:
         """What the cluster is told of the node."""

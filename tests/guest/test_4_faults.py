@@ -48,6 +48,8 @@ class Case:
     """Steps that the run may have done before the fault bit."""
     undone: tuple[tuple[str, str], ...] = ()
     """Switches that end the fault, after which the next run opens the node; none: a reset does."""
+    settles: str = ""
+    """Condition of the Node that goes some minutes after the fault; pods are sent there then."""
     validation: str = ""
     """Pattern of what the validation suite says of an open node with this fault."""
 
@@ -59,7 +61,7 @@ def switched_off(fault: str) -> tuple[tuple[str, str], ...]:
 CASES = [
     Case(
         "hca-port-down",
-        r"infiniband: want mlx5_0 port 1 ACTIVE, have DOWN.*; look at the cable",
+        r"rdma: want mlx5_0 port 1 \(\S+\) active, have DOWN.*; look at the cable",
         undone=switched_off("hca-port-down"),
         validation=r"test_claim\[gpu02-ports\]|ports-gpu02",
     ),
@@ -80,6 +82,7 @@ CASES = [
         "disk-full",
         r"disk: want 10240 MiB free on .*/var.*, have \d+ MiB; make room",
         undone=switched_off("disk-full"),
+        settles="DiskPressure",
     ),
     Case(
         "apt-locked",
@@ -225,6 +228,8 @@ def test_a_broken_node_ends_closed_with_cause_and_remedy_and_the_other_as_ever(
         return
     for fault, state in case.undone:
         lab.fault(BROKEN, fault, state)
+    if case.settles:
+        lab.wait_condition(BROKEN, case.settles, "False")
     again = lab.run(inventory=inventory)
     assert again.code == 0, again.output[-4000:]
     assert lab.verdict(BROKEN).open

@@ -136,10 +136,7 @@ def tokens(lab: Lab) -> Iterator[dict[str, str]]:
     found: dict[str, str] = {}
 
     def look() -> None:
-        secrets = lab.kubernetes().list_namespaced_secret(
-            "kube-system", field_selector="type=bootstrap.kubernetes.io/token"
-        )
-        for secret in secrets.items:
+        for secret in lab.bootstrap_tokens():
             found[secret.metadata.name] = base64.b64decode(secret.data["token-secret"]).decode()
 
     with again_and_again(look, 0.2):
@@ -187,11 +184,7 @@ def test_a_run_converges_there_and_leaves_no_secret_anywhere(lab: Lab, strange: 
     assert leaks(texts, secrets) == []
     assert on_disk("gpu02", secrets) == ""
     # What the cluster has for nodes that read it is meant for them; a token of ours it has not.
-    assert (
-        not lab.kubernetes()
-        .list_namespaced_secret("kube-system", field_selector="type=bootstrap.kubernetes.io/token")
-        .items
-    )
+    assert lab.bootstrap_tokens() == []
 
 
 OBJECTS = """
@@ -230,7 +223,8 @@ def test_a_dry_run_changes_nothing_and_shows_what_the_run_then_does(lab: Lab) ->
     planned = {row["node"]: row["planned"] for row in json.loads(result.read_text())["nodes"]}
     changed = lab.ssh(
         "gpu02",
-        "find / -xdev -newer /run/rackwright-test-now -type f ! -path '/var/log/*' "
+        "find / -xdev -ignore_readdir_race -newer /run/rackwright-test-now -type f "
+        "! -path '/var/log/*' "
         "! -path '/var/lib/systemd/*' ! -path '/var/lib/kubelet/*' ! -path '/var/lib/containerd/*' "
         "! -path '/var/lib/sudo/*' ! -path '/var/cache/ldconfig/*'",
     )
@@ -260,3 +254,46 @@ def test_the_second_of_two_runs_says_who_has_the_host_and_does_the_others(lab: L
     assert any("someone@desk pid 7 since noon" in text for text in done.nodes["gpu02"]["problems"])
     lab.ssh("gpu02", "systemctl stop rackwright-test-holder")
     assert lab.run().code == 0
+
+
+# The profile of every container's process, for as long as the file is there.
+PROFILES = """
+while [ -e /run/rackwright-test-watch ]; do
+    for process in /proc/[0-9]*; do
+        profile=$(cat $process/attr/current 2>/dev/null) || continue
+        case $profile in
+            *cri-containerd*) echo "$profile $(cat $process/comm 2>/dev/null)" ;;
+        esac
+    done
+    sleep 0.3
+done >/run/rackwright-test-profiles
+"""
+
+
+def test_a_node_opens_under_an_apparmor_that_enforces(lab: Lab) -> None:
+    """Its kernel always does; containerd confines containers where the tools are installed too."""
+    lab.to_open()
+    lab.close("gpu02")
+    assert lab.ssh("gpu02", "cat /sys/module/apparmor/parameters/enabled").strip() == "Y"
+    lab.ssh(
+        "gpu02",
+        "export DEBIAN_FRONTEND=noninteractive; apt-get -qq update >/dev/null && "
+        "apt-get -qq -y --no-install-recommends install apparmor </dev/null >/dev/null && "
+        "systemctl restart containerd",
+    )
+    lab.delete_pods("gpu02")  # they have been started without
+    lab.ssh(
+        "gpu02",
+        "touch /run/rackwright-test-watch; "
+        f"systemd-run --quiet --collect sh -c {shlex.quote(PROFILES)}",
+    )
+    try:
+        done = lab.run()
+    finally:
+        lab.ssh("gpu02", "rm -f /run/rackwright-test-watch")
+    assert done.code == 0, done.output[-4000:]
+    assert lab.verdict("gpu02").open
+    seen = set(lab.ssh("gpu02", "cat /run/rackwright-test-profiles").splitlines())
+    say(", ".join(sorted(seen)))
+    # The probes' shell ran in it, as any user's program would.
+    assert "cri-containerd.apparmor.d (enforce) sh" in seen
