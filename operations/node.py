@@ -163,10 +163,10 @@ def _converge(phases: Sequence[ModuleType]) -> Iterator[PyinfraCommand]:
         plan = planned(phases, spec, have)
         show(row, plan)
         refuse(row, plan, have)
-        if not state.is_executing:
-            row.phases.update(dict.fromkeys({name for name, _ in plan}, "differs"))
-            row.state = "planned"
         steps = [(name, item) for name, item in plan if isinstance(item, Step)]
+        if steps and not state.is_executing:
+            settle(row, plan, have)
+            row.finish("planned")
         if spec.audit or not steps:
             settle(row, plan, have)
             host.noop("audit: nothing is changed" if spec.audit else "nothing to change")

@@ -8,6 +8,7 @@ import logging
 import os
 import re
 import time
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
@@ -80,9 +81,7 @@ class Run:
         if not self.rows or self.folder is None:
             return
         for row in self.rows.values():
-            if row.state == "planned":
-                row.seconds = 0.0
-            elif row.state == "running":
+            if row.state == "running":
                 row.finish("failed")
                 row.problems.append("node: want it finished, have the run ended before; run again")
             row.problems = [redact(problem) for problem in row.problems]
@@ -113,15 +112,21 @@ class Plain(logging.Formatter):
 def table(rows: Sequence[Row]) -> Table:
     """The table at the end of a run."""
     shown = Table(title="Rackwright", title_justify="left", show_lines=True)
+    # Names are copied and looked for: broken ones are neither.
+    whole = ("node", "state", "seconds")
     for heading in ("node", "state", "phases", "changed", "offers", "seconds"):
-        shown.add_column(heading, overflow="fold")
+        shown.add_column(heading, overflow="fold", no_wrap=heading in whole)
     colours = {"open": "green", "done": "green", "audited": "cyan", "planned": "cyan"}
     for row in rows:
         by_result: dict[str, list[str]] = {}
+        steps = Counter(step.partition(" | ")[0] for step in row.planned)
         for name, result in row.phases.items():
-            by_result.setdefault(result, []).append(name)
+            count = f"\N{NO-BREAK SPACE}({steps[name]})" if result == "differs" and steps[name] else ""
+            by_result.setdefault(result, []).append(name + count)
         colour = colours.get(row.state, "red")
         changed = f"{len(row.changes)} of {len(row.planned)} steps" if row.planned else "nothing"
+        if row.state in ("planned", "audited") and row.planned:
+            changed = f"nothing, {len(row.planned)} planned"
         shown.add_row(
             row.node,
             f"[{colour}]{row.state}[/{colour}]",

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
+from io import StringIO
 from types import SimpleNamespace
 
 import gevent
@@ -12,11 +14,12 @@ from paramiko import SSHException
 from pyinfra.api import FactBase, StringCommand
 from pyinfra.api.exceptions import FactProcessError
 from pyinfra.connectors.util import CommandOutput, OutputLine
+from rich.console import Console
 
 from facts import readings
 from facts.files import Files
 from facts.snapshot import MARK
-from operations import boot, lock, node, reading
+from operations import boot, lock, node, reading, report
 from operations.files import written
 from operations.report import RUN
 from operations.step import Refusal, Step
@@ -235,6 +238,30 @@ def test_dry_run_shows_the_plan_and_sends_one_reading(specs):
     assert host.changes == []
     assert host.snapshots == 1
     assert len(RUN.rows["gpu01"].planned) == 3
+
+
+def test_a_dry_run_says_which_phases_have_how_many_steps(specs, tmp_path):
+    converge(bare("gpu01"), yes=False, dry=True)
+    row = RUN.rows["gpu01"]
+    assert (row.state, row.changes) == ("planned", [])
+    assert row.phases == {"preflight": "ok", "driver": "differs", "runtime": "differs"}
+    row.node, row.seconds = "gpu0001.rack17.site.test", 4.2
+    console = Console(width=100, file=StringIO())
+    console.print(report.table([row]))
+    shown = console.file.getvalue().replace("\N{NO-BREAK SPACE}", " ")
+    for words in (row.node, "planned", "driver (1)", "runtime (2)", "3 planned"):
+        assert words in shown, shown
+    RUN.close()
+    (result,) = json.loads((tmp_path / "result.json").read_text())["nodes"]
+    assert (result["state"], result["seconds"]) == ("planned", 4.2)
+
+
+def test_a_dry_run_over_a_node_with_nothing_to_do_is_no_plan(specs):
+    host = bare("gpu01")
+    converge(host)
+    converge(host, yes=False, dry=True)
+    row = RUN.rows["gpu01"]
+    assert (row.state, row.planned, set(row.phases.values())) == ("done", [], {"ok"})
 
 
 @pytest.mark.parametrize("after", [0, 1])
