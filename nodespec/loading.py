@@ -166,9 +166,18 @@ def refuse_before_contact() -> None:
     def make_inventory(inventory: str, **arguments: Any) -> Inventory:
         asked = click.get_current_context().params
         if not _ours(asked["operations"]):
-            made: Inventory = make(inventory, **arguments)
+            try:
+                made: Inventory = make(inventory, **arguments)
+            except Exception as error:  # pyinfra tells it as a bug of its own
+                raise CliError(
+                    str(InventoryProblems([_told(inventory, error, inventory)]))
+                ) from None
             return made
         found, problems = look(inventory, lambda: make(inventory, **arguments))
+        if not (asked["yes"] or asked["dry"] or asked["json_output"] or sys.stdin.isatty()):
+            want, have = "it where nobody sits at a terminal", "a run that would ask"
+            todo = "add -y, or --dry to see what would happen"
+            problems.append(_problem("command line", "-y", want, have, todo))
         if found is not None:
             problems += read_all(data_of(found))[1]
             problems += _patterns(found, asked)

@@ -176,4 +176,4 @@ def _todo(detail: ErrorDetails, examples: list[Any] | None) -> str:
         return message.replace("Input should be", "it has to be")
     if len(detail["loc"]) > 1 and detail["msg"].startswith("Input should be"):
         return detail["msg"].replace("Input should be", "it has to be")
-    return f"write it as in {examples[0]!r}" if examples else "correct it"
+    return f"write it as in {detail['loc'][0]} = {examples[0]!r}" if examples else "correct it"

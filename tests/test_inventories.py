@@ -270,6 +270,26 @@ def test_an_inventory_that_does_not_run_is_told_with_its_line(
     assert site.refused() == [f"{want}, have {have}; correct it"]
 
 
+def test_a_command_that_only_looks_at_an_inventory_tells_it_in_the_same_words(site: Site) -> None:
+    site.write("x = 1\n1 / 0")
+    done = site.run("pyinfra", str(site.path), "debug-inventory")
+    have = f"ZeroDivisionError: division by zero ({site.path}, line 2)"
+    assert f"inventory: want Python that runs, have {have}; correct it" in done.said
+    assert done.returncode == 1
+    assert "Traceback" not in done.said
+
+
+def test_a_run_that_would_ask_where_nobody_answers_is_refused_before_contact(site: Site) -> None:
+    site.write(hosts("['a']"))
+    done = site.run("pyinfra", str(site.path), "deploys/gpu_node.py")
+    assert (
+        "command line: -y: want it where nobody sits at a terminal, have a run that would ask; "
+        "add -y, or --dry to see what would happen"
+    ) in done.said
+    assert (done.returncode, done.contacts) == (1, ())
+    assert "Traceback" not in done.said
+
+
 def test_an_inventory_that_is_no_utf_8_is_told(site: Site) -> None:
     site.path.write_bytes(b"gpu_nodes = ['\xe9']")
     (line,) = site.refused()

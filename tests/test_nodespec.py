@@ -106,19 +106,19 @@ def test_quantities_carry_their_unit_in_the_name() -> None:
 
 WRONG = [
     ("gpu_model", "A100-SXM-40GB", "did you mean A100-SXM4-40GB"),
-    ("gpu_count", "two", "write it as in 8"),
-    ("gpu_count", True, "write it as in 8"),
+    ("gpu_count", "two", "write it as in gpu_count = 8"),
+    ("gpu_count", True, "write it as in gpu_count = 8"),
     ("gpu_count", -1, "it has to be greater than or equal to 0"),
     ("hca_model", "CX-6", ""),
-    ("hca_rate_gbps", 201, "write it as in 400"),
-    ("hca_link_layer", "IB", "write it as in 'infiniband'"),
-    ("nvidia_driver_version", "580", "write it as in '580.178.04'"),
-    ("nvidia_driver_version", 580.178, "write it as in '580.178.04'"),
-    ("nvidia_kernel_module", "proprietary", "write it as in 'open'"),
-    ("nvidia_default_runtime", False, "write it as in True"),
-    ("container_runtime", "docker", "write it as in 'containerd'"),
-    ("kube_version", "v1.36.3", "write it as in '1.36.3'"),
-    ("kube_version", "1.36", "write it as in '1.36.3'"),
+    ("hca_rate_gbps", 201, "write it as in hca_rate_gbps = 400"),
+    ("hca_link_layer", "IB", "write it as in hca_link_layer = 'infiniband'"),
+    ("nvidia_driver_version", "580", "write it as in nvidia_driver_version = '580.178.04'"),
+    ("nvidia_driver_version", 580.178, "write it as in nvidia_driver_version = '580.178.04'"),
+    ("nvidia_kernel_module", "proprietary", "write it as in nvidia_kernel_module = 'open'"),
+    ("nvidia_default_runtime", False, "write it as in nvidia_default_runtime = True"),
+    ("container_runtime", "docker", "write it as in container_runtime = 'containerd'"),
+    ("kube_version", "v1.36.3", "write it as in kube_version = '1.36.3'"),
+    ("kube_version", "1.36", "write it as in kube_version = '1.36.3'"),
     ("kube_api_server", "https://10.0.0.1:6443", "leave out the scheme"),
     ("kube_api_server", "10.0.0.1", "add the port"),
     ("kube_api_server", "10.0.0.1:70000", "a port is a number from 1 to 65535"),
@@ -147,8 +147,8 @@ WRONG = [
     ("kube_labels", {"rackwright.io/rdma": "x"}, "Rackwright sets rackwright.io/rdma itself"),
     ("kube_labels", {"nvidia.com/gpu.present": "x"}, "Rackwright sets nvidia.com/gpu.present"),
     ("kube_labels", {"a": "x y"}, "Kubernetes refuses the value 'x y' of a"),
-    ("rdma_resource_name", "hca-shared", "write it as in 'hca_shared'"),
-    ("rdma_resource_name", "_hca", "write it as in 'hca_shared'"),
+    ("rdma_resource_name", "hca-shared", "write it as in rdma_resource_name = 'hca_shared'"),
+    ("rdma_resource_name", "_hca", "write it as in rdma_resource_name = 'hca_shared'"),
     ("rdma_resource_prefix", "kubernetes.io", "Kubernetes refuses it as the domain of a resource"),
     ("rdma_resource_prefix", "nvidia.com", "the GPUs' resources are counted under it"),
     ("rdma_resource_max", 0, "it has to be greater than or equal to 1"),
@@ -951,7 +951,8 @@ def test_a_certificate_is_looked_into(tmp_path: Path) -> None:
 def test_a_thousand_hosts_with_the_same_mistake_take_one_line() -> None:
     lines = fleet(**{f"gpu{number:04}": {"gpu_count": "x"} for number in range(1000)})
     assert lines == [
-        "gpu0000 to gpu0999 (1000 hosts): gpu_count: want whole number, have 'x'; write it as in 8"
+        "gpu0000 to gpu0999 (1000 hosts): gpu_count: want whole number, have 'x'; "
+        "write it as in gpu_count = 8"
     ]
 
 
