@@ -515,7 +515,7 @@ def test_the_layout_before_is_kept_for_who_wants_it_back(converge):
         ),
         (
             [Gpu()],
-            "mig: want GPU 1, have 1 GPUs; correct gpu_count, or find out where the GPU is",
+            "mig: want a GPU of index 1, have GPU 0; correct gpu_count, or find out where the GPU is",
         ),
     ],
     ids=["MIG-03 profile", "no MIG", "MIG-06 index"],

@@ -148,7 +148,8 @@ def impossible(want: tuple[GpuLayout, ...], gpus: tuple[Gpu, ...]) -> Iterator[R
         gpu = by_index.get(layout.index)
         if gpu is None:
             yield Refusal(
-                "mig", f"GPU {layout.index}", f"{len(gpus)} GPUs",
+                "mig", f"a GPU of index {layout.index}",
+                ", ".join(f"GPU {index}" for index in by_index) or "no GPU",
                 "correct gpu_count, or find out where the GPU is", unfit=True,
             )  # fmt: skip
             continue
