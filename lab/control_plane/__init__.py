@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import yaml
+from cryptography import x509
 from rich.console import Console
 
 from lab.command import CommandError, run
@@ -116,6 +117,11 @@ def make_credentials(kubeadm: Path) -> None:
     UPLOADED_CONFIGURATION.write_text(settings.kubeadm_configuration(NODE_CERTIFICATES))
     phase: list[str | Path] = [kubeadm, "init", "phase"]
     config: list[str | Path] = ["--config", LOCAL_CONFIGURATION]
+    if not certified(PKI / "apiserver.crt"):
+        # kubeadm would refuse it. Whoever was told of the authority trusts the new one too, and a
+        # server that runs reads it by itself.
+        for suffix in ("crt", "key"):
+            (PKI / f"apiserver.{suffix}").unlink(missing_ok=True)
     run([*phase, "certs", "all", *config], timeout_s=COMMAND_TIMEOUT_S)
     scratch = FOLDER / "kubeconfig"
     for client in ("admin", "super-admin", "controller-manager", "scheduler"):
@@ -126,6 +132,16 @@ def make_credentials(kubeadm: Path) -> None:
             timeout_s=COMMAND_TIMEOUT_S,
         )
         (scratch / f"{client}.conf").rename(kubeconfig(client))
+
+
+def certified(certificate: Path) -> bool:
+    """Whether a certificate is there, and for all names that the API server has today."""
+    try:
+        found = x509.load_pem_x509_certificate(certificate.read_bytes())
+        names = found.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    except (FileNotFoundError, ValueError, x509.ExtensionNotFound):
+        return False
+    return {str(name.value) for name in names} >= set(settings.CERTIFIED)
 
 
 def configure(programs: dict[str, Path]) -> None:

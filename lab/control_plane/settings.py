@@ -16,6 +16,8 @@ PORT = 6443
 PODS = "10.244.0.0/16"
 SERVICES = "10.96.0.0/16"
 NAME = "rackwright-lab"
+CERTIFIED = ("127.0.0.1", "localhost", "fd88::1")
+"""What the API server's certificate is for, beside its address: a test of IPv6 leads there."""
 
 FOLDER = STATE / "control-plane"
 PKI = FOLDER / "pki"
@@ -51,6 +53,7 @@ def kubeadm_configuration(certificates: str) -> str:
         name=NAME,
         version=go.SETS["kubernetes"].version,
         certificates=certificates,
+        certified=CERTIFIED,
         pods=PODS,
         services=SERVICES,
     )

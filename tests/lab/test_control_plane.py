@@ -5,10 +5,17 @@ from __future__ import annotations
 import base64
 import json
 import time
+from datetime import UTC, datetime, timedelta
+from ipaddress import ip_address
 from pathlib import Path
 
 import pytest
 import yaml
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import Encoding
+from cryptography.x509.oid import NameOID
 
 from lab import control_plane
 from lab.control_plane import daemons, settings
@@ -34,6 +41,44 @@ def test_nodes_are_told_of_the_folder_where_kubeadm_puts_their_authority() -> No
     assert cluster["certificatesDir"] == "/etc/kubernetes/pki"
     assert cluster["kubernetesVersion"] == "v1.36.3"
     assert cluster["networking"]["podSubnet"] == "10.244.0.0/16"
+
+
+def serving(names: list[str]) -> bytes:
+    """A certificate for *names*, in PEM."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "kube-apiserver")])
+    general: list[x509.GeneralName] = []
+    for text in names:
+        try:
+            general.append(x509.IPAddress(ip_address(text)))
+        except ValueError:
+            general.append(x509.DNSName(text))
+    now = datetime.now(UTC)
+    certificate = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(1)
+        .not_valid_before(now)
+        .not_valid_after(now + timedelta(days=1))
+        .add_extension(x509.SubjectAlternativeName(general), critical=False)
+        .sign(key, hashes.SHA256())
+    )
+    return certificate.public_bytes(Encoding.PEM)
+
+
+def test_a_certificate_of_an_earlier_lab_is_made_anew(tmp_path: Path) -> None:
+    documents = list(yaml.safe_load_all(settings.kubeadm_configuration("/x")))
+    cluster = next(d for d in documents if d["kind"] == "ClusterConfiguration")
+    asked = cluster["apiServer"]["certSANs"]
+    assert "fd88::1" in asked
+    path = tmp_path / "apiserver.crt"
+    assert not control_plane.certified(path)
+    path.write_bytes(serving([*asked, "10.88.0.1", "kubernetes"]))
+    assert control_plane.certified(path)
+    path.write_bytes(serving(["127.0.0.1", "localhost", "10.88.0.1"]))
+    assert not control_plane.certified(path)
 
 
 def test_network_reaches_nodes_that_are_tainted_and_not_ready() -> None:
