@@ -121,7 +121,7 @@ def table(rows: Sequence[Row]) -> Table:
         by_result: dict[str, list[str]] = {}
         steps = Counter(step.partition(" | ")[0] for step in row.planned)
         for name, result in row.phases.items():
-            count = f"\N{NO-BREAK SPACE}({steps[name]})" if result == "differs" and steps[name] else ""
+            count = f" ({steps[name]})" if result == "differs" and steps[name] else ""
             by_result.setdefault(result, []).append(name + count)
         colour = colours.get(row.state, "red")
         changed = f"{len(row.changes)} of {len(row.planned)} steps" if row.planned else "nothing"

@@ -246,9 +246,9 @@ def test_a_dry_run_says_which_phases_have_how_many_steps(specs, tmp_path):
     assert (row.state, row.changes) == ("planned", [])
     assert row.phases == {"preflight": "ok", "driver": "differs", "runtime": "differs"}
     row.node, row.seconds = "gpu0001.rack17.site.test", 4.2
-    console = Console(width=100, file=StringIO())
+    console = Console(width=120, file=StringIO())
     console.print(report.table([row]))
-    shown = console.file.getvalue().replace("\N{NO-BREAK SPACE}", " ")
+    shown = console.file.getvalue()
     for words in (row.node, "planned", "driver (1)", "runtime (2)", "3 planned"):
         assert words in shown, shown
     RUN.close()
