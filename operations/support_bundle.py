@@ -138,7 +138,11 @@ class Bundle:
         folder, self.folder = self.folder, None
         for host in self.state.inventory:
             if host.name not in self.missing:
-                why = "not reached: the connection failed, its message is at the terminal"
+                why = (
+                    "not reached: the connection failed, its message is at the terminal"
+                    if self.state.is_host_in_limit(host)
+                    else "not asked for (--limit or --exclude)"
+                )
                 self.missing[host.name] = {"everything": why}
         write_json(folder / "bundle.json", {
             "rackwright": revision(), "python": platform.python_version(),
@@ -158,7 +162,9 @@ class Bundle:
             packed.chmod(0o600)
             archive.add(folder, arcname=folder.name)
         shutil.rmtree(folder)
-        lacking = {name: items for name, items in self.missing.items() if items}
+        asked = {host.name for host in self.state.inventory if self.state.is_host_in_limit(host)}
+        lacking = {name: self.missing[name] for name in self.missing if name in asked}
+        lacking = {name: items for name, items in lacking.items() if items}
         for name, items in lacking.items():
             few = ", ".join(list(items)[:4]) + (", ..." if len(items) > 4 else "")
             click.echo(f"{name}: could not be had: {len(items)} ({few})", err=True)

@@ -7,9 +7,11 @@ import re
 import runpy
 import shlex
 import tarfile
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from pyinfra.context import ctx_host, ctx_state
 
 from facts.snapshot import MARK, registered
 from operations import kubeadm, node, support_bundle
@@ -94,12 +96,19 @@ def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+def collect() -> None:
+    runpy.run_path("deploys/support_bundle.py")
+
+
 def bundle(
-    *hosts: SimulatedHost, unreached: frozenset[str] | set[str] = frozenset(), **changes: object
+    *hosts: SimulatedHost,
+    unreached: frozenset[str] | set[str] = frozenset(),
+    deploy: Callable[[], None] = collect,
+    **changes: object,
 ) -> dict[str, str]:
     """Collect; every file of the bundle by its path below the bundle's own folder."""
     given = {h.name: data(kube_node_name=h.name) | changes for h in hosts}
-    state = run(hosts, given, lambda: runpy.run_path("deploys/support_bundle.py"))
+    state = run(hosts, given, deploy)
     assert failed(state) == set(unreached)
     packed = support_bundle.BUNDLE.close()
     assert packed is not None
@@ -191,6 +200,19 @@ def test_a_host_that_cannot_be_reached_is_named(runs: Path) -> None:
     found = bundle(well, gone, unreached={"gpu02"})
     assert "not reached" in missing(found, "gpu02")["everything"]
     assert missing(found, "gpu01") == {}
+
+
+def test_a_host_that_was_left_out_is_not_told_as_out_of_reach(runs: Path, capsys) -> None:
+    def limited() -> None:
+        state = ctx_state.get()
+        state.limit_hosts = [host for host in state.inventory if host.name == "gpu01"]
+        if ctx_host.get().name == "gpu01":
+            collect()
+
+    found = bundle(host("gpu01"), host("gpu02"), deploy=limited)
+    assert missing(found, "gpu01") == {}
+    assert missing(found, "gpu02") == {"everything": "not asked for (--limit or --exclude)"}
+    assert "gpu02" not in capsys.readouterr().err
 
 
 def test_a_bad_inventory_and_an_api_that_is_gone_leave_the_hosts_own_words(
