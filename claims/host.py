@@ -143,6 +143,7 @@ def runtime_configuration(
         checks = [("a configuration that loads", False, config.problem or "no containerd")]
     else:
         cgroupfs = [name for name, state in config.runtimes.items() if not state.systemd_cgroup]
+        untyped = [name for name, state in config.runtimes.items() if not state.runtime_type]
         checks = [
             ("the CRI plugin", config.cri_enabled, "it disabled"),
             (
@@ -154,6 +155,9 @@ def runtime_configuration(
                 nvidia is not None and nvidia.binary == NVIDIA_RUNTIME,
                 nvidia.binary or "runc" if nvidia else "no such runtime",
             ),
+            # Without it containerd loads the file, and refuses every container.
+            # Source: NVIDIA/nvidia-container-toolkit issue 1956.
+            ("a type for every runtime", not untyped, f"none for {', '.join(untyped)}"),
             (
                 "systemd cgroups for every runtime", not cgroupfs,
                 f"cgroupfs for {', '.join(cgroupfs)}",

@@ -29,6 +29,8 @@ LIBRARY_NOT_FOUND = 12
 GPU_LOST = 15
 VERSION_MISMATCH = 18
 # Observed in the field only: "Driver/library version mismatch" is NVML error 18.
+NO_DEVICES = "No devices were found"
+"""Exit code 6, or 0: the driver has found GPUs, and none of them has started."""
 ANSWERS = (DRIVER_NOT_LOADED, LIBRARY_NOT_FOUND, GPU_LOST, VERSION_MISMATCH, 255, 6)
 """Exit codes with which the tool says, in its own words, that there is nothing to be had."""
 
@@ -110,6 +112,8 @@ def parse_gpus(output: list[str]) -> GpusState:
             raise FactProcessError(f"nvidia-smi: exit code {code}")
         reason = " ".join(line.strip() for line in part["query"] if line.strip())
         return GpusState(usable=False, reason=reason or f"nvidia-smi: exit code {code}", gpus=())
+    if part["query"][:1] == [NO_DEVICES]:
+        return GpusState(usable=False, reason=NO_DEVICES, gpus=())
     if "done" not in part:
         raise FactProcessError("nvidia-smi -L failed though the query worked")
 

@@ -9,6 +9,7 @@ from pyinfra import logger
 from pyinfra.api import FunctionCommand, StringCommand
 from pyinfra.api.host import Host
 from pyinfra.api.state import State
+from pyinfra.connectors.util import clear_askpass_cache
 
 from operations import lock
 from operations.failure import tell
@@ -52,6 +53,8 @@ def _reconnect(host: Host) -> bool:
         logger.debug("disconnect %s: %s", host.name, error)
     if client is not None:
         client.close()
+    # The helper that tells sudo its password lay in /tmp, which a boot empties.
+    clear_askpass_cache(host)
     host.connected = False
     try:
         host.connect(show_errors=False)

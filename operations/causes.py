@@ -37,7 +37,27 @@ ON_THE_HOST = tuple(
             "a file system that is read-only",
             "read `dmesg` on the host: a disk with errors is mounted so",
         ),
+        (
+            r"^\d+:(?P<error>.*(?:unrecognized command-line option|ompiler version check failed|"
+            r"ompiler differs).*)\n(?s:.*?)^kernel built with: .*?\((?P<theirs>[^ ()]*gcc[^,]*),"
+            r"(?s:.*?)^compiler here: (?P<ours>.*)$",
+            "{error} (the kernel was built with {theirs}, here is {ours})",
+            "install the compiler that the kernel was built with, then run again",
+        ),
         (r"^\d+:(?P<error>.*(?:error:|No rule|unrecognized).*)$", "{error}", None),
+        (
+            r"could not insert '(?P<module>[^']+)': "
+            r"(?:Key was rejected|Required key not available)",
+            "{module} with a signature that the kernel does not take",
+            "look at `mokutil --sb-state` and for module.sig_enforce in /proc/cmdline: turn that "
+            "off, or enrol the key of DKMS with `mokutil --import` and confirm it on the console",
+        ),
+        (
+            r"NVRM: (?:installed in this system is not supported|Open nvidia\.ko is only ready)",
+            "a GPU that this driver does not drive",
+            "read `dmesg` for its address; correct gpu_model, or choose an nvidia_driver_version "
+            "that knows it",
+        ),
         (r"^modprobe: (?:ERROR|FATAL): (?P<error>.*)$", "{error}", None),
         (r"^dpkg: error:? *(?P<error>.*)$", "{error}", None),
     )
@@ -58,6 +78,13 @@ FETCHING = tuple(
             "ask its vendor which key is right, then put that into its keyring",
         ),
         (
+            r"(?:verification failed|GPG error): (?P<url>\S+).*?"
+            r"(?:Policy rejected|is not considered secure)",
+            "{url} signed in a way that this system's policy no longer takes",
+            "take the vendor's repository for this very release, whose key is newer; the policy is "
+            "in /usr/share/apt/default-sequoia.config",
+        ),
+        (
             r"(?:verification failed|GPG error): (?P<url>\S+)",
             "{url} with a signature that apt rejects",
             "compare its key with the one that the vendor publishes",
@@ -72,6 +99,17 @@ FETCHING = tuple(
             r"(?:Unable to connect to|Could not connect to) (?P<where>[\w.:\[\]-]*[\w\]])",
             "no connection to {where}",
             "look at the network, the firewall and the proxy between it and the host",
+        ),
+        (
+            r"^[EW]: Failed to fetch (?P<url>\S+)\s+(?:File has unexpected size|Hash Sum mismatch)",
+            "{url} in the middle of a change on its server",
+            "run again later; if it stays so, that mirror is broken, or a proxy alters what it has",
+        ),
+        (
+            r"^E: The repository '(?P<url>\S+) .*Release' does not have a Release file",
+            "{url} without a Release file",
+            "take it out of /etc/apt/sources.list and sources.list.d if it is gone for good, as "
+            "apt.kubernetes.io; else look at that repository, and at the way to it",
         ),
         (
             r"^[EW]: Failed to fetch (?P<url>\S+)\s+(?P<why>.*?)(?: \[IP: .*)?$",

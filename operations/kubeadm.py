@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Mapping, Sequence
 
@@ -103,7 +104,7 @@ def _join(state: State, host: Host, spec: NodeSpec, cluster: Cluster) -> bool:
             )
         if not ok:
             said = join_problem(output.stdout_lines)
-            tell(host, f"kubernetes: want the host joined, have: {said}; mend that, then run again")
+            tell(host, f"kubernetes: want the host joined, have {said}; {join_remedy(said)}")
     return bool(ok)
 
 
@@ -131,10 +132,50 @@ def _given_up(host: Host, cluster: Cluster, name: str) -> bool:
     return True
 
 
+# Source: kubeadm 1.36, cmd/kubeadm/app/preflight/checks.go and discovery/token (messages).
+# The first that is found counts.
+REMEDIES = (
+    (
+        r"token id .*(invalid|expired)|JWS|bootstrap token",
+        "run again, which makes a new token; if it stays so, look whether the controller manager "
+        "runs bootstrapsigner and tokencleaner",
+    ),
+    (
+        r"x509|pinned|certificate",
+        "compare the host's clock, kube_api_server, and the CA in kube_kubeconfig",
+    ),
+    (r"\[ERROR Port-", "look what holds it with `ss -ltnp` on the host, and end that"),
+    (
+        r"\[ERROR (File|Dir)Available|already exists",
+        "run `kubeadm reset -f` on the host, if nothing on it is needed any more",
+    ),
+    (r"\[ERROR KubeletVersion", "set kube_version to one that is not newer than the control plane"),
+    (
+        r"\[ERROR FileContent",
+        "run `sysctl --system` on the host: a file that is read later sets another value",
+    ),
+    (r"\[ERROR FileExisting-", "install that program on the host"),
+    (r"\[ERROR SystemVerification", "boot the host with cgroup v2, or another kernel"),
+    (
+        r"CRI",
+        "read `ctr plugins ls` and `journalctl -u containerd` on the host: it has no CRI",
+    ),
+)
+
+
+def join_remedy(problem: str) -> str:
+    """What to do about a join that failed for *problem*."""
+    for words, remedy in REMEDIES:
+        if re.search(words, problem):
+            return remedy
+    return "mend that, then run again"
+
+
 def join_problem(lines: Sequence[str]) -> str:
     """The lines of kubeadm's output that say why: its preflight errors, or the last ones."""
-    errors = [line.strip() for line in lines if "[ERROR " in line or line.startswith("error")]
-    return "; ".join(errors[:5] or [line.strip() for line in lines[-3:]]) or "no word of kubeadm"
+    said = [line.strip() for line in lines]
+    errors = [line for line in said if "[ERROR " in line or line.startswith("error")]
+    return "; ".join(errors[:5] or said[-3:]) or "no word of kubeadm"
 
 
 def reset() -> StringCommand:

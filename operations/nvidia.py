@@ -112,6 +112,17 @@ def load(modules: Sequence[str]) -> StringCommand:
     )
 
 
+def restart_persistenced() -> StringCommand:
+    """Let the daemon run with the unit as it is now, at boot too; in its own words if it cannot."""
+    unit = "nvidia-persistenced.service"
+    # systemd's own lines say only that it failed.
+    return StringCommand(
+        f"systemctl daemon-reload && systemctl enable {unit} && systemctl restart {unit} || "
+        f"{{ code=$?; journalctl -u {unit} -n 20 --no-pager -o cat | grep -iE 'fail|error|unable' "
+        "| grep -v -e 'Failed with result' -e 'Failed to start' | tail -n 1 >&2; exit $code; }"
+    )
+
+
 def without_nouveau(kernels: Sequence[str]) -> StringCommand:
     """Rebuild the initramfs of each kernel that has nouveau in it; note what was looked at."""
     names = packages.words(kernels)

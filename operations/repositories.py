@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import re
 import shlex
 import time
 from collections.abc import Iterator
@@ -47,6 +48,13 @@ LAYOUTS = {
     "container_toolkit": Layout("/"),
     "kubernetes": Layout("/"),
     "docker": Layout("{suite}", "stable"),
+}
+# Repositories that are gone for good: apt-get update fails for as long as a host has one.
+# Source: kubernetes.io blog, "Kubernetes Legacy Package Repositories Will Be Frozen" (2023-08-31).
+RETIRED = {
+    "kubernetes": re.compile(
+        r"https?://(apt\.kubernetes\.io|packages\.cloud\.google\.com/apt/?\s+kubernetes-)"
+    )
 }
 # Source: the sources that the installers of Debian 13 and Ubuntu 24.04 leave (observed).
 DISTRIBUTIONS = {
@@ -183,12 +191,21 @@ def present(name: str, spec: NodeSpec, have: Have) -> Iterator[Step | Refusal]:
 
 
 def duplicates(want: Repository, sources: tuple[AptSource, ...], mine: str) -> dict[str, bool]:
-    """Files with other sources of the same repository, and whether they hold nothing else."""
+    """
+    Files with other sources of the same repository, and whether they hold nothing else.
+
+    One that it has replaced is of the same repository.
+    """
+    retired = RETIRED.get(want.name)
+
+    def same(source: AptSource) -> bool:
+        words = f"{source.uri} {source.suite}"
+        return source.key in want.keys or (retired is not None and bool(retired.match(words)))
+
     found: dict[str, bool] = {}
     for source in sources:
-        if source.path != mine and source.key in want.keys:
-            of_file = [other for other in sources if other.path == source.path]
-            found[source.path] = all(other.key in want.keys for other in of_file)
+        if source.path != mine and same(source):
+            found[source.path] = all(same(other) for other in sources if other.path == source.path)
     return found
 
 

@@ -19,6 +19,16 @@ GPGV = (
 UNSIGNED = f"E: The repository '{REPOSITORY} ./ InRelease' is not signed."
 UNKNOWN = "E: Unable to locate package infiniband-diags"
 
+ENROL = (
+    "look at `mokutil --sb-state` and for module.sig_enforce in /proc/cmdline: turn that off, or "
+    "enrol the key of DKMS with `mokutil --import` and confirm it on the console"
+)
+COMPILERS = (
+    "kernel built with: Linux version 6.12.57+deb13-amd64 (debian-kernel@lists.debian.org) "
+    "(x86_64-linux-gnu-gcc-14 (Debian 14.2.0-19) 14.2.0, GNU ld (GNU Binutils for Debian) 2.44) #1",
+    "compiler here: cc 11.4.0",
+)
+
 CASES = {
     "expired key, sqv": (
         [SQV, UNSIGNED],
@@ -39,7 +49,7 @@ CASES = {
         "its vendor has to renew it: run again then; a keyring that is not ours needs the renewed "
         "key put into it",
     ),
-    "another key": (
+    "REP-01 another key": (
         [
             f"W: GPG error: {REPOSITORY}  InRelease: The following signatures couldn't be verified "
             "because the public key is not available: NO_PUBKEY F03E0244DABCEF26",
@@ -98,7 +108,7 @@ CASES = {
         "no space left on a disk",
         "make room (`df -h`, `df -i` on the host), then run again",
     ),
-    "a module that does not build, and a repository that is not the reason": (
+    "DRV-04 a module that does not build, and a repository that is not the reason": (
         [
             "W: Failed to fetch http://other.example/InRelease  Could not resolve 'other.example'",
             "dpkg: error processing package nvidia-kernel-open-dkms (--configure):",
@@ -110,10 +120,82 @@ CASES = {
         "/build/nv.c:12:10: error: implicit declaration of function 'follow_pfn'",
         "read the log",
     ),
-    "a module that the kernel refuses": (
+    "DRV-02 a module that the kernel refuses": (
         ["modprobe: ERROR: could not insert 'nvidia': Key was rejected by service"],
-        "could not insert 'nvidia': Key was rejected by service",
+        "nvidia with a signature that the kernel does not take",
+        ENROL,
+    ),
+    "DRV-02 a module that an older kernel refuses": (
+        ["modprobe: ERROR: could not insert 'mlx5_ib': Required key not available"],
+        "mlx5_ib with a signature that the kernel does not take",
+        ENROL,
+    ),
+    "DRV-01 a module that is not there": (
+        ["modprobe: FATAL: Module nvidia not found in directory /lib/modules/6.12.57+deb13-amd64"],
+        "Module nvidia not found in directory /lib/modules/6.12.57+deb13-amd64",
         "read the log",
+    ),
+    "DRV-03 another compiler than the kernel's": (
+        [
+            "dpkg: error processing package nvidia-kernel-open-dkms (--configure):",
+            "nvidia driver: want its modules built, have errors in /var/lib/dkms/make.log:",
+            "2:cc: error: unrecognized command-line option '-ftrivial-auto-var-init=zero'",
+            "3:make[2]: *** [scripts/Makefile.build:229: nvidia/nv.o] Error 1",
+            *COMPILERS,
+        ],
+        "cc: error: unrecognized command-line option '-ftrivial-auto-var-init=zero' (the kernel "
+        "was built with x86_64-linux-gnu-gcc-14 (Debian 14.2.0-19) 14.2.0, here is cc 11.4.0)",
+        "install the compiler that the kernel was built with, then run again",
+    ),
+    "DRV-03 the driver's own check of the compiler": (
+        ["7:Compiler version check failed:", *COMPILERS],
+        "Compiler version check failed: (the kernel was built with "
+        "x86_64-linux-gnu-gcc-14 (Debian 14.2.0-19) 14.2.0, here is cc 11.4.0)",
+        "install the compiler that the kernel was built with, then run again",
+    ),
+    "DRV-13 a GPU that the driver does not know": (
+        [
+            "modprobe: ERROR: could not insert 'nvidia': No such device",
+            "NVRM: The NVIDIA GPU 0000:41:00.0 (PCI ID: 10de:1db1)",
+            "NVRM: installed in this system is not supported by the",
+            "NVRM: NVIDIA 580.178.04 driver release.",
+        ],
+        "a GPU that this driver does not drive",
+        "read `dmesg` for its address; correct gpu_model, or choose an nvidia_driver_version that "
+        "knows it",
+    ),
+    "REP-03 a key that a new policy rejects": (
+        [
+            SQV.partition(" is bad:")[0] + " is not bound:            No binding signature at time "
+            "2026-11-30T16:52:39Z   because: Policy rejected non-revocation signature "
+            "(PositiveCertification) requiring second pre-image resistance   because: SHA1 is not "
+            "considered secure since 2026-02-01T00:00:00Z",
+            UNSIGNED,
+        ],
+        f"{REPOSITORY} signed in a way that this system's policy no longer takes",
+        "take the vendor's repository for this very release, whose key is newer; the policy is in "
+        "/usr/share/apt/default-sequoia.config",
+    ),
+    "REP-04 a repository that is gone for good": (
+        [
+            "E: The repository 'https://apt.kubernetes.io kubernetes-xenial Release' does not have "
+            "a Release file.",
+            UNKNOWN,
+        ],
+        "https://apt.kubernetes.io without a Release file "
+        "(Unable to locate package infiniband-diags)",
+        "take it out of /etc/apt/sources.list and sources.list.d if it is gone for good, as "
+        "apt.kubernetes.io; else look at that repository, and at the way to it",
+    ),
+    "REP-05 a mirror that is being changed": (
+        [
+            f"E: Failed to fetch {REPOSITORY}/Packages.gz  File has unexpected size (1503986 != "
+            "1514203). Mirror sync in progress? [IP: 10.0.0.1 443]",
+            "E: Some index files failed to download. They have been ignored, or old ones used.",
+        ],
+        f"{REPOSITORY}/Packages.gz in the middle of a change on its server (Some index files "
+        "failed to download. They have been ignored, or old ones used.)",
+        "run again later; if it stays so, that mirror is broken, or a proxy alters what it has",
     ),
     "a version that nobody has": (
         ["Reading package lists...", "E: Version '1.2' for 'kubelet' was not found"],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 import subprocess
 from collections.abc import Iterable
 from importlib import import_module
@@ -16,7 +17,7 @@ from pyinfra.api.exceptions import FactProcessError
 from facts.network import ApiServer
 from facts.os import Clock, DiskFree, OsRelease
 from facts.readings import READINGS
-from facts.snapshot import Snapshot, parse_snapshot
+from facts.snapshot import MARK, Snapshot, parse_snapshot
 from tests.support.cases import CASES, contains, plain
 
 FILES = sorted((CASES / "facts").glob("*/*.yaml"))
@@ -134,6 +135,13 @@ def test_a_reading_that_was_cut_short_is_unread(path: Path) -> None:
         # server's reading says comes last, and decides only what is told.
         if good is not None and fact not in (OsRelease, ApiServer):
             assert cut in (None, good), (output[n], cut)
+
+
+def test_drv_15_no_reading_may_hang() -> None:
+    """nvidia-smi blocks for minutes, or for ever, on a GPU whose firmware does not answer."""
+    limits = re.findall(rf"echo '{MARK} (\w+)'; timeout -k 2 (\d+) sh -c ", Snapshot().command())
+    assert [name for name, _ in limits] == [fact.__name__ for fact in READINGS]
+    assert all(0 < int(limit) <= 120 for _, limit in limits)
 
 
 def test_snapshot_is_shell_that_any_sh_reads() -> None:

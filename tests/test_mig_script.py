@@ -113,7 +113,7 @@ def test_mig_02_devices_that_were_not_made_are_told(machine: Machine) -> None:
     assert "mig: want 1g.5gb,1g.5gb,3g.20gb on GPU 0, have none; " in done.stderr
 
 
-def test_mig_15_one_gpu_that_fails_does_not_keep_the_other_from_its_layout(
+def test_one_gpu_that_fails_does_not_keep_the_other_from_its_layout(
     machine: Machine,
 ) -> None:
     (machine.folder / "0.stuck").touch()

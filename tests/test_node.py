@@ -391,6 +391,10 @@ def test_pyi_05_a_host_that_comes_back_unchanged_has_not_rebooted(specs, monkeyp
 
     monkeypatch.setattr(boot, "reboot", reboot)
     assert failed(converge(host)) == {"gpu01"}
+    assert RUN.rows["gpu01"].problems == [
+        "reboot: want another boot within 0 s, have boot id boot-1 or no answer; "
+        "look at the console"
+    ]
 
 
 def test_the_second_of_two_runs_says_who_has_the_host_and_does_the_others(specs):

@@ -383,6 +383,21 @@ def test_a_contradiction_is_refused(changes: dict[str, Any], expected: str) -> N
     assert problem.startswith(expected)
 
 
+def test_drv_13_a_gpu_that_the_open_modules_do_not_drive_is_refused() -> None:
+    for model in catalogue.GPUS:
+        if not model.open_module_supported:
+            (problem,) = problems_of(gpu_model=model.name)
+            assert "want a GPU that the open kernel modules drive" in problem
+    assert not all(model.open_module_supported for model in catalogue.GPUS)
+
+
+def test_mig_15_a_driver_that_is_too_old_for_a_profile_is_refused() -> None:
+    old = {"nvidia_driver_version": "515.65.01", "mig_strategy": "single"}
+    (problem,) = problems_of(**old, mig_config="all-1g.10gb")
+    assert problem.startswith("nvidia_driver_version: want 525.60.13 or later for 1g.10gb on ")
+    assert problems_of(**old, mig_config="all-1g.5gb") == []
+
+
 def test_every_check_refuses_one_of_the_contradictions() -> None:
     rows = [changes for changes, _ in CONTRADICTIONS] + [row[1] for row in MIG_REFUSED]
     specs = [spec for changes in rows if (spec := read(**changes)[0]) is not None]

@@ -98,6 +98,28 @@ def test_a_version_that_the_indexes_do_not_know_fetches_them(shell):
     assert verbs(shell.calls())[2:] == ["install", "update", "install"]
 
 
+@pytest.mark.parametrize("mended", [True, False])
+def test_rep_05_a_mirror_that_is_being_changed_is_asked_again(shell, mended):
+    """With a pause, once; what is signed wrongly in the meantime is never taken."""
+    shell.program("sleep", "touch $0.slept")
+    shell.program(
+        "apt-get",
+        'case "$*" in *update*) [ -e "$(dirname "$0")/sleep.slept" ] && exit '
+        f'{0 if mended else 100}; echo "E: Failed to fetch http://m/Packages.gz  File has '
+        'unexpected size (1 != 2). Mirror sync in progress?"; exit 100;; *) '
+        '[ -e "$(dirname "$0")/sleep.slept" ] || '
+        "{ echo \"E: Version '9' for 'jq' was not found\"; exit 100; };; esac",
+    )
+    os.utime(shell.stamp.parent.parent)  # no indexes yet
+    shell.stamp.parent.mkdir()
+    shell.stamp.touch()
+    os.utime(shell.stamp, (2**31, 2**31))
+    done = shell(packages.install("install jq=9"))
+    assert verbs(shell.calls()) == ["install", "update", "update", *(["install"] if mended else [])]
+    assert (done.returncode == 0) is mended
+    assert not any("allow-unauthenticated" in call.lower() for call in shell.calls())
+
+
 def test_a_failure_of_another_kind_is_not_tried_twice_and_shows_the_logs_end(shell):
     shell.program(
         "apt-get", 'case "$*" in *install*) echo "E: Sub-process dpkg returned 1"; exit 100;; esac'

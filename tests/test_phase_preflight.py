@@ -31,7 +31,7 @@ from tests.support.runtime import (
     runtime,
 )
 from tests.support.simulated_cluster import CA
-from tests.support.simulated_node import SimulatedFile, SimulatedHost
+from tests.support.simulated_node import SimulatedFile, SimulatedHost, Unreadable
 
 # A phase of this name makes a run one that may close a node.
 admission: Any = SimpleNamespace(__name__="deploys.phases.admission", plan=lambda spec, have: ())
@@ -88,6 +88,10 @@ def prints(fact: str, text: str) -> Callable[[SimulatedHost, Engine], None]:
         host.facts[fact] = lambda h: text
 
     return break_it
+
+
+def hangs(host: SimulatedHost) -> str:
+    raise Unreadable(124)
 
 
 def cluster(**values: object) -> Callable[[SimulatedHost, Engine], None]:
@@ -149,7 +153,7 @@ CASES = [
         unfit=True, machine={"gpus": ["0001:41:00.0"]},
     ),
     Case(
-        "wrong GPU model",
+        "DRV-13 another GPU than declared",
         reading("PciDevices", ("device:0x20b0", "device:0x2330")),
         "hardware: want 2 GPUs of A100-SXM4-40GB, have 0 and 2 of H100-SXM5-80GB; "
         "look for the GPU with lspci and in the BMC's log, or correct gpu_count and gpu_model",
@@ -184,6 +188,25 @@ CASES = [
         "hardware: want no fatal Xid of GPU 0001:41:00 since the boot, "
         "have Xid 79: pid='<unknown>', GPU has fallen off the bus.; "
         "reboot the host; if it comes again, have the GPU replaced",
+        unfit=True,
+    ),
+    Case(
+        "DRV-15 Xid of a firmware that does not answer",
+        prints(
+            "Xids",
+            "NVRM: Xid (PCI:0001:41:00): 119, pid=7, name=nvidia-smi, Timeout after 6s of waiting "
+            "for RPC response from GPU0 GSP!\n## end",
+        ),
+        "hardware: want no fatal Xid of GPU 0001:41:00 since the boot, have Xid 119: pid=7, "
+        "name=nvidia-smi, Timeout after 6s of waiting for RPC response from GPU0 GSP!; "
+        "reboot the host; if it comes again, have the GPU replaced",
+        unfit=True,
+    ),
+    Case(
+        "DRV-15 nvidia-smi that hangs",
+        lambda host, engine: host.facts.update(Gpus=hangs),
+        "reading Gpus: want it made, have unknown (timed out); read `dmesg` on the host: a card or "
+        "its driver that hangs needs a reboot, or repair",
         unfit=True,
     ),
     Case(
@@ -426,6 +449,15 @@ def test_a_step_that_fails_is_told_on_the_node(
     engine.monkeypatch.setattr(lock, "take", lambda: refused)
     assert engine.converge(host, preflight, phase, admission).state == "failed"
     assert engine.cluster.log == before
+
+
+def test_drv_02_with_secure_boot_not_even_nouveau_is_touched(engine: Engine) -> None:
+    host = bare(driver=False, modules={"nouveau": 2}, gpu_driver="nouveau")
+    reading("Machine", ("## secure boot\nabsent", "## secure boot\n 6 0 0 0 1"))(host, engine)
+    row = engine.converge(host, preflight, nvidia_driver)
+    assert "nvidia_driver | reboot without nouveau" in row.planned
+    assert row.problems[0].startswith("secure boot: want it off, or modules that are signed, have")
+    assert host.changes == []
 
 
 def test_a_fit_host_is_refused_nothing_and_costs_one_command(engine: Engine) -> None:

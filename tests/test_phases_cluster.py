@@ -10,6 +10,7 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+import yaml
 from pyinfra.api import FunctionCommand
 
 from claims.pods import NotTested, judge, probes
@@ -54,9 +55,13 @@ sandbox = "registry.k8s.io/pause:3.10.2"
 enable_cdi = true
 [plugins."io.containerd.cri.v1.runtime".containerd]
 default_runtime_name = "nvidia"
+[plugins."io.containerd.cri.v1.runtime".containerd.runtimes.nvidia]
+runtime_type = "io.containerd.runc.v2"
 [plugins."io.containerd.cri.v1.runtime".containerd.runtimes.nvidia.options]
 BinaryName = "/usr/bin/nvidia-container-runtime"
 SystemdCgroup = true
+[plugins."io.containerd.cri.v1.runtime".containerd.runtimes.runc]
+runtime_type = "io.containerd.runc.v2"
 [plugins."io.containerd.cri.v1.runtime".containerd.runtimes.runc.options]
 SystemdCgroup = true
 ## rc
@@ -320,21 +325,90 @@ def test_pyi_10_no_token_in_a_command_line_a_log_or_the_result(
     assert cluster.tokens == {}
 
 
-def test_kad01_kubeadms_own_reason_is_in_the_result_and_half_a_join_is_undone(
-    host, cluster, converge
-):
-    cluster.join_fails = (
-        "[preflight] ok\n\t[ERROR CRI]: container runtime is not running\n[preflight] x"
-    )
-    row = converge(host)
-    assert row.state == "failed"
-    (problem,) = row.problems
-    assert "have: [ERROR CRI]: container runtime is not running" in problem
+REFUSED = {
+    "KAD-01 token": (
+        'error: couldn\'t validate the identity of the API Server: token id "abcdef" is invalid '
+        "for this cluster or it has expired",
+        "run again, which makes a new token",
+    ),
+    "KAD-02 address": (
+        "error: x509: certificate is valid for 10.96.0.1, 10.0.2.15, not 10.0.0.1",
+        "compare the host's clock, kube_api_server, and the CA in kube_kubeconfig",
+    ),
+    "KAD-02 CA": (
+        "error: cluster CA found in cluster-info ConfigMap is invalid: none of the public keys "
+        '"sha256:ab" are pinned',
+        "compare the host's clock, kube_api_server, and the CA in kube_kubeconfig",
+    ),
+    "KAD-04 bridge": (
+        "[ERROR FileContent--proc-sys-net-bridge-bridge-nf-call-iptables]: "
+        "/proc/sys/net/bridge/bridge-nf-call-iptables does not exist",
+        "run `sysctl --system` on the host",
+    ),
+    "KAD-05 CRI": (
+        "[ERROR CRI]: could not connect to the container runtime: failed to create new CRI runtime "
+        'service: validate service connection: validate CRI v1 runtime API for endpoint "unix:///r'
+        'un/containerd/containerd.sock": rpc error: unknown service runtime.v1.RuntimeService',
+        "read `ctr plugins ls` and `journalctl -u containerd` on the host",
+    ),
+    "KAD-07 port": (
+        "[ERROR Port-10250]: Port 10250 is in use",
+        "look what holds it with `ss -ltnp` on the host",
+    ),
+    "KAD-07 file": (
+        "[ERROR FileAvailable--etc-kubernetes-kubelet.conf]: /etc/kubernetes/kubelet.conf already "
+        "exists",
+        "run `kubeadm reset -f` on the host",
+    ),
+    "KAD-08 version": (
+        "[ERROR KubeletVersion]: the kubelet version is higher than the control plane version.",
+        "set kube_version to one that is not newer than the control plane",
+    ),
+    "KAD-09 program": (
+        "[ERROR FileExisting-conntrack]: conntrack not found in system path",
+        "install that program on the host",
+    ),
+    "KAD-12 cgroups": (
+        "[ERROR SystemVerification]: cgroups v1 support was deprecated and will be removed",
+        "boot the host with cgroup v2, or another kernel",
+    ),
+    "something else": ("error: the moon is full", "mend that, then run again"),
+}
+
+
+@pytest.mark.parametrize(("said", "remedy"), REFUSED.values(), ids=REFUSED)
+def test_why_kubeadm_has_not_joined_is_told_with_what_to_do(host, cluster, converge, said, remedy):
+    """kubeadm is never told to ignore it, and is not asked again with the same token."""
+    cluster.join_fails = f"[preflight] ok\n\t{said}\n[preflight] x"
+    (problem,) = converge(host, phases=(kubernetes,)).problems
+    assert problem.startswith(f"kubernetes: want the host joined, have {said}")
+    assert f"; {remedy}" in problem
+    (joined,) = [line for line in host.log if "kubeadm join" in line]
+    assert "--ignore-preflight-errors" not in joined
+    assert cluster.tokens == {}
+
+
+def test_kad_07_half_a_join_is_undone(host, cluster, converge):
+    cluster.join_fails = "error: something"
+    assert converge(host).state == "failed"
     assert cluster.tokens == {}
     cluster.join_fails = ""
     row = converge(host)
     assert row.state == "open"
     assert changes(row)[:2] == ["undo the join that was cut off", "join the cluster"]
+
+
+def test_kad_09_what_the_joins_own_checks_look_for_is_installed_before_it(host, converge):
+    assert converge(host, phases=(kubernetes,)).state == "done"
+    installed = machine(host).packages
+    assert {"conntrack", "socat", "iptables", "ethtool"} <= installed.keys()
+    commands = [n for n, line in enumerate(host.log) if " conntrack " in line]
+    assert commands[0] < next(n for n, line in enumerate(host.log) if "kubeadm join" in line)
+
+
+def test_kad_10_the_container_runtime_is_always_named():
+    config = yaml.safe_load(kubeadm.join_configuration(spec(), "abcdef.0", "sha256:0"))
+    assert config["nodeRegistration"]["criSocket"] == "unix:///run/containerd/containerd.sock"
 
 
 def test_a_node_object_that_is_there_already_is_closed_before_its_kubelet_starts(
@@ -542,6 +616,34 @@ def test_dpl_05_a_plugin_that_runs_and_offers_nothing_is_restarted_once(host, cl
     cluster.offers_nothing_until_restart = True
     assert converge(host).state == "open"
     assert cluster.log.count("delete nvidia-device-plugin") == 1
+
+
+@pytest.mark.parametrize(
+    "offered",
+    ["1", "0"],
+    ids=["DPL-02 a GPU that was unhealthy once", "DPL-03 none since the kubelet's restart"],
+)
+def test_a_plugin_that_offers_less_than_there_is_is_restarted_once(
+    open_host, cluster, converge, offered
+):
+    """It looks at its devices when it starts, and some never again."""
+    state = cluster.nodes["gpu01"]
+    less = {**state.allocatable, "nvidia.com/gpu": offered}
+    cluster.nodes["gpu01"] = replace(state, allocatable=less)
+    assert converge(open_host).state == "open"
+    assert cluster.log.count("delete nvidia-device-plugin") == 1
+    assert cluster.nodes["gpu01"].allocatable["nvidia.com/gpu"] == "2"
+
+
+def test_dpl_02_gpus_that_are_offered_though_the_driver_does_not_answer_are_closed(
+    open_host, cluster, converge
+):
+    open_host.facts["Gpus"] = lambda h: (
+        "## query\nFailed to initialize NVML: Unknown Error\n## rc\n255"
+    )
+    row = converge(open_host)
+    assert "nvml: want an answer, have Failed to initialize NVML: Unknown Error" in row.problems[0]
+    assert closed(cluster.nodes["gpu01"])
 
 
 def test_a_plugin_that_never_offers_fails_after_one_restart(host, cluster, converge):

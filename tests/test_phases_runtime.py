@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from deploys.phases import container_runtime, mig, preflight
+from facts.containerd import parse_containerd
 from facts.snapshot import MARK
 from operations import containerd
 from operations.report import Row
@@ -333,6 +334,11 @@ OTHERS = {
         'default_runtime_name = "runc"\n',
         "container runtime: want nvidia as the default runtime, have runc; ",
     ),
+    "RTM-03 no type": (
+        'version = 3\n[plugins."io.containerd.cri.v1.runtime".containerd.runtimes.legacy.options]\n'
+        'BinaryName = "/usr/bin/nvidia-container-runtime.legacy"\nSystemdCgroup = true\n',
+        "container runtime: want a type for every runtime, have none for legacy; ",
+    ),
     "RTM-07 cgroups": (
         'version = 3\n[plugins."io.containerd.cri.v1.runtime".containerd.runtimes.kata]\n'
         'runtime_type = "io.containerd.kata.v2"\n',
@@ -379,6 +385,31 @@ def test_what_another_drop_in_hides_is_refused_before_the_restart(converge, text
         in row.problems[0].splitlines()
     )
     assert host.changes == []
+
+
+def test_rtm_06_without_a_main_file_there_is_runc_too(converge):
+    host = bare()
+    machine(host).on_configured.pop("containerd.io")  # a package that brings no configuration
+    assert converge(host, *ALL).state == "done"
+    effective = parse_containerd(runtime(host).dump(host).splitlines())
+    assert {"runc", "nvidia"} <= effective.runtimes.keys()
+    assert effective.default_runtime in effective.runtimes
+
+
+def test_rtm_09_a_main_file_that_another_tool_has_written_again_is_merged_again(converge):
+    """As a dump of the configuration, put in place of the file: with itself among its imports."""
+    host = converged(converge)
+    put(
+        host, containerd.CONFIG,
+        'version = 3\nimports = ["/etc/containerd/config.toml"]\n'
+        '[plugins."io.containerd.cri.v1.runtime".containerd]\ndefault_runtime_name = "runc"\n',
+    )  # fmt: skip
+    assert changes(converge(host, *ALL)) == [
+        "let the drop-in directory count in containerd's configuration", "restart containerd",
+    ]  # fmt: skip
+    effective = parse_containerd(runtime(host).dump(host).splitlines())
+    assert effective.default_runtime == "nvidia"
+    assert not converge(host, *ALL).planned
 
 
 def test_rtm_04_imports_that_somebody_took_out_come_back(converge):

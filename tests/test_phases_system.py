@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
+from typing import Any
 
 import pytest
 from pyinfra.api import FunctionCommand, StringCommand
@@ -162,6 +163,15 @@ def test_swap_goes_from_now_from_fstab_and_from_systemd(converge):
     assert state.swap_units == {"dev-zram0.swap": "masked"}
 
 
+def test_kad_04_what_containers_need_of_the_kernel_is_there_again_after_a_boot(converge):
+    host = bare()
+    converge(host, base)
+    machine(host).boot(host)
+    assert {"overlay", "br_netfilter"} <= machine(host).modules.keys()
+    for name, value in base.SYSCTLS.items():
+        assert machine(host).sysctls[name.replace(".", "/")] == value
+
+
 def test_pyi_11_an_interrupted_dpkg_is_repaired(converge):
     host = bare(packages={"jq": Package("1.7-1", status="half-configured")}, interrupted=True)
     row = converge(host, base)
@@ -192,6 +202,18 @@ def test_drv_05_a_file_that_clears_the_list_of_protected_packages_is_named(conve
     host.facts["UnattendedUpgrades"] = lambda h: "## end"
     row = converge(host, base)
     assert "clears Unattended-Upgrade::Package-Blacklist" in row.problems[0]
+
+
+def test_kad_04_a_parameter_that_another_file_sets_back_is_named(converge):
+    host = bare()
+    converge(host, base)
+    machine(host).sysctls["net/ipv4/ip_forward"] = "0"
+    host.on("^sysctl -q -p ", lambda h, m, s: True)
+    (problem,) = converge(host, base).problems
+    assert problem == (
+        "base: want net.ipv4.ip_forward = 1, have 0 after: set the kernel's parameters; "
+        "run `sysctl --system` on the host: a file read later sets another value"
+    )
 
 
 def test_proxy_comes_and_goes(converge):
@@ -295,8 +317,9 @@ def test_ofd_08_a_roce_host_gets_umad_too(converge):
         ("auto", "5.10.0-30-amd64", False, "DMA-BUF needs 5.12"),
         ("dmabuf", "5.10.0-30-amd64", True, "DMA-BUF needs 5.12"),
     ],
+    ids=["OFD-02 peermem", "OFD-05 whatever does", "OFD-05 dmabuf"],
 )
-def test_ofd_05_a_way_to_gpu_memory_that_is_not_there_is_refused(
+def test_a_way_to_gpu_memory_that_is_not_there_is_refused(
     converge, asked, kernel, peer_memory, problem
 ):
     host = bare(
@@ -333,7 +356,9 @@ def test_another_key_is_not_trusted(converge, caplog):
         ("Failed to initialize NVML: Driver/library version mismatch", 18, "find what has changed"),
         ("Unable to determine the device handle for GPU 0: GPU is lost", 15, "a card that is lost"),
         ("Failed to initialize NVML: Unknown Error", 255, "run `nvidia-smi` on the host"),
+        ("No devices were found", 6, "power off and on again, not another driver"),
     ],
+    ids=["DRV-05 mismatch", "DRV-17 lost", "unknown", "DRV-14 no GPU has started"],
 )
 def test_a_library_that_does_not_talk_to_the_driver_is_told_with_what_to_do(
     converge, said, code, remedy
@@ -431,6 +456,49 @@ def test_rep_02_a_file_with_other_repositories_too_is_not_renamed(converge):
     row = converge(host, nvidia_driver)
     assert host.changes == []
     assert "/etc/apt/sources.list" in row.problems[0]
+
+
+kubernetes_repository: Any = SimpleNamespace(
+    __name__="deploys.phases.kubernetes_repository",
+    files=lambda spec: repositories.files("kubernetes"),
+    plan=lambda spec, have: repositories.present("kubernetes", spec, have),
+)
+
+
+def test_rep_04_the_repository_that_pkgs_k8s_io_has_replaced_is_set_aside(converge):
+    old = {
+        "/etc/apt/sources.list.d/kubernetes.list": "deb https://apt.kubernetes.io/ "
+        "kubernetes-xenial main\ndeb https://packages.cloud.google.com/apt kubernetes-xenial main",
+        "/etc/apt/sources.list.d/gcloud.list": "deb https://packages.cloud.google.com/apt "
+        "cloud-sdk main",
+        "/etc/apt/sources.list.d/next.list": "deb https://pkgs.k8s.io/core:/stable:/v1.37/deb/ /",
+    }
+    host = bare(sources=old)
+    row = converge(host, kubernetes_repository)
+    assert row.changes == ["kubernetes_repository | add the kubernetes repository"]
+    assert machine(host).sources.keys() == old.keys() - {"/etc/apt/sources.list.d/kubernetes.list"}
+    assert not converge(host, kubernetes_repository).planned
+
+
+OF_A_MINOR = "http://mirror.test/v{minor}/deb/"
+
+
+def test_rep_04_the_repository_is_that_of_the_minor_version(converge):
+    host = bare()
+    assert converge(host, kubernetes_repository, kubernetes_repository_url=OF_A_MINOR).changes
+    text = host.files["/etc/apt/sources.list.d/rackwright-kubernetes.sources"].text
+    assert "URIs: http://mirror.test/v1.36/deb/\nSuites: /\n" in text
+
+
+def test_rep_06_a_key_is_fetched_the_way_that_apt_goes(converge):
+    """By the host, through apt's own proxy: that is set before any repository is added."""
+    host = bare()
+    row = converge(host, base, nvidia_driver, http_proxy="http://proxy.test:3128")
+    assert row.state == "done"
+    # apt-helper goes apt's way, curl and gpg would not.
+    (fetched,) = [n for n, line in enumerate(host.log) if "apt-helper" in line]
+    (proxied,) = [n for n, line in enumerate(host.log) if line.endswith(base.PROXY)]
+    assert proxied < fetched
 
 
 def test_rep_01_a_rotated_key_replaces_the_old_one(converge):
@@ -541,6 +609,34 @@ def test_drv_16_persistence_mode_is_on_and_not_only_its_daemon_running(converge)
         host.files[nvidia_driver.DROP_IN].text
     )
     assert not converge(host, nvidia_driver).planned
+
+
+def test_drv_16_a_daemon_that_does_not_start_fails_with_its_own_words(converge):
+    host = bare()
+    said = "Failed to find user ID of user 'nvidia-persistenced': No such process"
+    host.on(
+        "^systemctl daemon-reload && systemctl enable nvidia-pers", lambda h, m, s: (False, said)
+    )
+    (problem,) = converge(host, nvidia_driver).problems
+    assert problem == (
+        "nvidia_driver: want nvidia-persistenced enabled, running, mode on, "
+        f"have {said}; read `journalctl -u nvidia-persistenced`"
+    )
+
+
+def test_drv_16_without_gpus_there_is_no_daemon_to_start(converge):
+    host = bare(gpus=[])
+    asked = {"gpu_count": 0, "gpu_model": None}
+    assert converge(host, nvidia_driver, **asked).planned == []
+
+
+def test_dpl_01_a_library_in_another_place_is_named(converge):
+    """Container toolkit and device plugin would not find it either."""
+    host = bare()
+    assert converge(host, nvidia_driver).state == "done"
+    machine(host).library = None
+    (problem,) = converge(host, nvidia_driver).problems
+    assert problem.startswith(f"nvidia driver: want libnvidia-ml {DRIVER}, have none; ")
 
 
 def test_drv_17_a_gpu_that_fell_off_the_bus_is_named(converge):

@@ -9,11 +9,12 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from paramiko import SSHException
 from pyinfra.api import Config, Inventory, State, StringCommand
 from pyinfra.api.exceptions import PyinfraError
 from pyinfra.connectors import ssh, util
 
-from operations import sudo
+from operations import boot, sudo
 
 PASSWORD = "Tr0ub4dor & 3'\"$x"
 
@@ -137,6 +138,29 @@ def test_pyi_09_a_host_on_which_no_program_may_run_is_told(host, monkeypatch) ->
         PyinfraError, match=r"sudo: want a folder .* have none among .*; set `_temp_"
     ):
         host.connector.run_shell_command(StringCommand("true"), _sudo=True, _sudo_password=PASSWORD)
+
+
+def test_pyi_04_after_a_reboot_the_password_has_a_new_helper(host, tmp_path: Path) -> None:
+    """It lay in /tmp, and the connection by which pyinfra would remove it is dead."""
+    host.connector.run_shell_command(StringCommand("true"), _sudo=True, _sudo_password=PASSWORD)
+    (old,) = tmp_path.glob("pyinfra-sudo-askpass-*")
+    old.unlink()
+    client = host.connector.client
+    host.connector.disconnect = raises
+    host.connector.connect = lambda: None
+    host.connected = True
+    client.close = lambda: None
+    boot._reconnect(host)
+    ok, output = host.connector.run_shell_command(
+        StringCommand("echo done"), _sudo=True, _sudo_password=PASSWORD
+    )
+    assert (ok, output.stdout_lines) == (True, ["done"])
+    assert seen(tmp_path, "password") == PASSWORD
+    assert len(list(tmp_path.glob("pyinfra-sudo-askpass-*"))) == 1
+
+
+def raises() -> None:
+    raise SSHException("SSH session not active")
 
 
 def test_pyi_12_a_login_shell_that_talks_does_not_disturb(host, tmp_path: Path) -> None:

@@ -93,6 +93,26 @@ def test_drv_03_a_failed_build_names_the_compilers_first_error(tmp_path, program
     assert "compiler here: cc 12.2.0" in lines
 
 
+def test_drv_16_a_daemon_that_does_not_start_is_heard(tmp_path, program):
+    program(
+        "systemctl", 'case "$1" in restart) echo "Job failed. See journalctl" >&2; exit 1;; esac'
+    )
+    program(
+        "journalctl",
+        "echo Starting NVIDIA Persistence Daemon; "
+        "echo \"Failed to find user ID of user 'nvidia-persistenced': No such process\"; "
+        "echo \"nvidia-persistenced.service: Failed with result 'exit-code'.\"; "
+        "echo Failed to start NVIDIA Persistence Daemon.",
+    )
+    done = run(str(nvidia.restart_persistenced().get_raw_value()), tmp_path)
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1] == (
+        "Failed to find user ID of user 'nvidia-persistenced': No such process"
+    )
+    program("systemctl")
+    assert run(str(nvidia.restart_persistenced().get_raw_value()), tmp_path).returncode == 0
+
+
 def test_without_a_log_of_a_build_there_is_nothing_to_explain(tmp_path):
     done = run(nvidia.EXPLAIN.replace("/var/lib/dkms", f"{tmp_path}/dkms"), tmp_path)
     assert (done.returncode, done.stdout) == (0, "")

@@ -9,7 +9,7 @@ from pyinfra.api import StringCommand, deploy
 
 from deploys.phases import ofed, preflight
 from facts.files import Files
-from facts.mig import Gpus
+from facts.mig import NO_DEVICES, Gpus
 from facts.modules import KernelModules
 from facts.nvidia import NvidiaDriver, NvidiaModules, NvidiaPersistenced
 from facts.os import Kernels, OsRelease
@@ -37,6 +37,8 @@ REMEDIES = {
     "mismatch": "find what has changed it: `dpkg --verify libnvidia-ml1`; reinstall that package, "
     "and reboot if it stays",
     "lost": LOST,
+    NO_DEVICES: "read `dmesg` for RmInitAdapter and GSP: if the firmware of the loaded version is "
+    "in /lib/firmware/nvidia, the host needs its power off and on again, not another driver",
 }
 
 
@@ -250,10 +252,7 @@ def persistent(have: Have, pending: str | None) -> Iterator[Step]:
     def apply() -> Commands:
         if config_step is not None:
             yield put(DROP_IN, drop_in)
-        yield StringCommand(
-            "systemctl daemon-reload && systemctl enable nvidia-persistenced.service && "
-            "systemctl restart nvidia-persistenced.service"
-        )
+        yield nvidia.restart_persistenced()
 
     yield Step(
         "turn persistence mode on", "nvidia-persistenced enabled, running, mode on",
