@@ -34,13 +34,14 @@ class Files(FactBase[dict[str, FileState | None]]):
     """
     Hash, mode, owner and text of files; ``None`` for one that is not there.
 
-    + files: absolute paths
+    + files: absolute paths; a ``*`` stands for the files that are there, and for no other
     """
 
     def command(self, files: Sequence[str] = ()) -> str:
         if not files:
             return "echo '## done'"
-        paths = " ".join(shlex.quote(path) for path in sorted(set(files)))
+        quoted = (shlex.quote(path) for path in sorted(set(files)))
+        paths = " ".join(path.replace("*", "'*'") for path in quoted)
         # One process per question, not per file: forks are what costs on a slow host.
         return (
             f'for f in {paths}; do if [ -e "$f" ]; then '

@@ -19,7 +19,9 @@ CNI_BIN_DIR = "/opt/cni/bin"
 OLDEST_VERSION = 3
 """Of the configuration: what containerd 2.x reads and writes; 4 since 2.3."""
 
-HEADER = "# Written by Rackwright (deploys/phases/container_runtime.py). Local changes are lost.\n"
+MARK = "# Written by Rackwright "
+"""What a file of ours begins with."""
+HEADER = f"{MARK}(deploys/phases/container_runtime.py). Local changes are lost.\n"
 MERGED = (
     "# Merged by Rackwright: version, imports and disabled_plugins; the rest is as it was found.\n"
 )
@@ -116,6 +118,9 @@ def hosts_toml(registry: str, mirror: str) -> str:
         "host": {mirror.rstrip("/"): {"capabilities": ["pull", "resolve"]}},
     }
     return HEADER + tomli_w.dumps(config)
+
+
+HOSTS_PATHS = f"{CERTS_D}/*/hosts.toml"
 
 
 def hosts_path(registry: str) -> str:

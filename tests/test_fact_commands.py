@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from pyinfra.api import FactBase
 
+from facts.files import Files
 from facts.infiniband import Infiniband, InfinibandDevice, InfinibandPort
 from facts.modules import KernelModules
 from facts.nvidia import NvidiaDriver
@@ -123,3 +124,15 @@ def test_ib_core_without_a_device(tmp_path):
     (tmp_path / "sys/class/infiniband").mkdir(parents=True)
     have = ask(tmp_path, Infiniband())
     assert (have.devices, have.settled_s, have.netns_shared) == ((), None, None)
+
+
+def test_a_star_stands_for_the_files_that_are_there_and_for_no_other(tmp_path):
+    (tmp_path / "it's one").mkdir()
+    (tmp_path / "it's one/hosts.toml").write_text("a = 1\n")
+    (tmp_path / "empty").mkdir()
+    pattern = f"{tmp_path}/*/hosts.toml"
+    script = Files().command(files=(pattern, "/etc/passwd*x", "/none"))
+    done = subprocess.run(["sh", "-c", script], capture_output=True, text=True, check=True)
+    have = Files().process(done.stdout.splitlines())
+    there = {path: file.text for path, file in have.items() if file}
+    assert there == {f"{tmp_path}/it's one/hosts.toml": "a = 1\n"}

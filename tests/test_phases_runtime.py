@@ -243,6 +243,18 @@ def test_rtm_13_nothing_is_written_on_a_node_in_service_that_asks_for_a_restart(
     ]
 
 
+def test_a_mirror_that_is_no_longer_asked_for_is_taken_back_and_those_of_others_stay(converge):
+    host = converged(converge)
+    converge(host, *ALL, registry_mirrors={"docker.io": MIRROR, "ghcr.io": MIRROR})
+    theirs = "/etc/containerd/certs.d/quay.io/hosts.toml"
+    host.files[theirs] = SimulatedFile("server = 'https://quay.io'\n")
+    row = converge(host, *ALL)
+    assert changes(row) == ["take back the registry mirrors that are no longer asked for"]
+    mirrors = {path for path in host.files if "/certs.d/" in path}
+    assert mirrors == {theirs, "/etc/containerd/certs.d/docker.io/hosts.toml"}
+    assert converge(host, *ALL).planned == []
+
+
 def test_mirrors_are_changed_on_a_node_in_service_since_they_ask_for_no_restart(engine, converge):
     host = converged(converge)
     in_service(engine, host)
@@ -546,7 +558,8 @@ def test_the_layout_before_is_kept_for_who_wants_it_back(converge):
         ),
         (
             [Gpu()],
-            "mig: want a GPU of index 1, have GPU 0; correct gpu_count, or find out where the GPU is",
+            "mig: want a GPU of index 1, have GPU 0; "
+            "correct gpu_count, or find out where the GPU is",
         ),
     ],
     ids=["MIG-03 profile", "no MIG", "MIG-06 index"],

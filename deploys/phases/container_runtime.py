@@ -9,7 +9,7 @@ import shlex
 import sys
 from collections.abc import Iterator
 
-from pyinfra.api import StringCommand, deploy
+from pyinfra.api import QuoteString, StringCommand, deploy
 
 from claims import host
 from deploys.phases import preflight
@@ -25,7 +25,7 @@ from facts.nvidia import NvidiaDriver
 from facts.packages import Packages
 from nodespec import NodeSpec
 from operations import containerd, node, packages, repositories
-from operations.files import all_written, put, written
+from operations.files import WRITTEN_BY_OTHERS, all_written, put, written
 from operations.have import Have
 from operations.step import Commands, Refusal, Step
 
@@ -41,6 +41,7 @@ def files(spec: NodeSpec) -> tuple[str, ...]:
         containerd.DROP_IN,
         containerd.UNIT_DROP_IN,
         PROOF,
+        containerd.HOSTS_PATHS,
         *(containerd.hosts_path(registry) for registry in spec.registry_mirrors),
         *repositories.files("docker", "container_toolkit"),
     )
@@ -119,6 +120,24 @@ def mirrored(spec: NodeSpec, have: Have) -> Iterator[Step]:
     }
     if step := all_written("point containerd at the registry mirrors", mirrors, have[Files]):
         yield step
+    forgotten = [
+        path
+        for path, file in have[Files].items()
+        if path.startswith(f"{containerd.CERTS_D}/") and path not in mirrors
+        # Those of others are theirs.
+        and file is not None and file.text is not None and file.text.startswith(containerd.MARK)
+    ]  # fmt: skip
+    if forgotten:
+
+        def remove() -> Commands:
+            for path in forgotten:
+                yield StringCommand("rm", "-f", QuoteString(path))
+
+        yield Step(
+            "take back the registry mirrors that are no longer asked for",
+            "no file of ours for another registry", ", ".join(forgotten), remove,
+            remedy=f"{WRITTEN_BY_OTHERS}: `ls -l {containerd.CERTS_D}`",
+        )  # fmt: skip
 
 
 def running(have: Have, *, pending: bool) -> Iterator[Step]:

@@ -7,8 +7,10 @@ nobody has described fails: a test never passes by being ignored.
 from __future__ import annotations
 
 import base64
+import fnmatch
 import functools
 import hashlib
+import itertools
 import re
 import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -254,7 +256,9 @@ def files(machine: SimulatedHost, command: str) -> str:
     """The ``Files`` reading's output."""
     asked = re.search(r"for f in (.*?); do if", command)
     lines: list[str] = []
-    for path in shlex.split(asked[1].replace("'\"'\"'", "'")) if asked else []:
+    patterns = shlex.split(asked[1].replace("'\"'\"'", "'")) if asked else []
+    there = (fnmatch.filter(machine.files, pattern) or [pattern] for pattern in patterns)
+    for path in itertools.chain(*there):
         lines.append(f"## {path}")
         file = machine.files.get(path)
         if file is None:
