@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import socket
 import subprocess
 from collections.abc import Iterator
@@ -268,6 +269,17 @@ def test_an_inventory_that_does_not_run_is_told_with_its_line(
     site.write(text)
     want = "site.py: inventory: want Python that runs"
     assert site.refused() == [f"{want}, have {have}; correct it"]
+
+
+def test_a_copy_of_the_example_under_another_name_takes_its_group_data_along(
+    site: Site, prod: Loaded
+) -> None:
+    shutil.copytree(ROOT / "inventories/group_data", site.folder / "group_data")
+    (site.folder / "group_data/prod.py").rename(site.folder / "group_data/hall.py")
+    copy = site.folder / "hall.py"
+    shutil.copy(ROOT / "inventories/prod.py", copy)
+    found = loaded(json.loads(site.run("nodespec.loading", str(copy)).stdout))
+    assert (found.data, found.problems) == (prod.data, ())
 
 
 def test_a_command_that_only_looks_at_an_inventory_tells_it_in_the_same_words(site: Site) -> None:
