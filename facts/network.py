@@ -58,7 +58,8 @@ class ApiServer(FactBase[ApiServerState]):
             f'else out=$(/usr/lib/apt/apt-helper {https}CAInfo="$d/ca" {https}Proxy=DIRECT '
             f"{https}Timeout={TIMEOUT_S} "
             f'download-file {url} "$d/out" 2>&1); fi; rc=$?; '
-            'rm -rf "$d"; echo "rc $rc"; echo "$out" | grep -v "^W: " | tail -n 2'
+            # The reason stands there; curl goes on with where to read more.
+            'rm -rf "$d"; echo "rc $rc"; echo "$out" | grep -E "^(curl|E): " | tail -n 2'
         )
 
     def process(self, output: list[str]) -> ApiServerState:

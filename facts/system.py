@@ -31,6 +31,7 @@ class Sysctls(FactBase[dict[str, str | None]]):
         "net.bridge.bridge-nf-call-ip6tables",
         "net.bridge.bridge-nf-call-iptables",
         "net.ipv4.ip_forward",
+        "net.ipv6.conf.default.forwarding",
         "fs.inotify.max_user_instances",
         "fs.inotify.max_user_watches",
         "vm.max_map_count",

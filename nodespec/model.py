@@ -462,7 +462,7 @@ class NodeSpec(BaseModel):
 
     http_proxy: ProxyUrl | None = key(
         None,
-        "Proxy for http, for the package manager, containerd, kubelet and our own downloads.",
+        "Proxy for http, for the package manager, containerd and our own downloads.",
         form="http(s) URL",
         example="http://proxy.example.com:3128",
         section="Proxy and certificates",
@@ -532,14 +532,23 @@ class NodeSpec(BaseModel):
         return spec
 
     @property
+    def api_host(self) -> str:
+        """The host of ``kube_api_server``: a name or an address, without brackets."""
+        return self.kube_api_server.rpartition(":")[0].removeprefix("[").removesuffix("]")
+
+    @property
+    def ipv6(self) -> bool:
+        """Whether the host reaches its cluster by IPv6, as far as the inventory tells."""
+        return ":" in self.api_host or ":" in (self.kube_node_ip or "")
+
+    @property
     def no_proxy_all(self) -> tuple[str, ...]:
         """``no_proxy`` and what must never go through a proxy, for configuration files."""
-        api_host = self.kube_api_server.rpartition(":")[0].removeprefix("[").removesuffix("]")
         own = (
             "localhost",
             "127.0.0.1",
             "::1",
-            api_host,
+            self.api_host,
             self.kube_node_ip,
             ".svc",
             ".cluster.local",

@@ -124,13 +124,17 @@ def foreign_values(host: str, data: Mapping[str, Any]) -> Iterator[Problem]:
         have = show(value) if SHOWABLE.match(key) else f"a value of type {type(value).__name__}"
         todo = "leave it out" if value is None else "correct it"
         yield Problem(key, form, have, todo)
+    address = data.get("ssh_hostname")
+    if isinstance(address, str) and not SSH_NAME.fullmatch(address):
+        form = "a host's name or address, one of IPv6 without brackets"
+        yield Problem("ssh_hostname", form, show(address), "correct it; a port goes into ssh_port")
     port = data.get("ssh_port", 22)
     if isinstance(port, int) and not 0 < port < 65536:
         yield Problem("ssh_port", "a port from 1 to 65535", show(port), "correct it")
 
 
 # A name, an IPv4 or an IPv6 address: what ssh can be given without being taken for an option.
-SSH_NAME = re.compile(r"[A-Za-z0-9_:][A-Za-z0-9._:-]*")
+SSH_NAME = re.compile(r"[A-Za-z0-9_:][A-Za-z0-9._:-]*(%[A-Za-z0-9._-]+)?")
 
 SHOWABLE = re.compile(r"(?!.*(password|secret|token|env))", re.IGNORECASE)
 """Names of keys whose value is no secret."""

@@ -136,7 +136,8 @@ def _endpoint(value: str) -> str:
         raise ValueError("add the port, as in 10.0.0.1:6443")
     _bracketed(host)
     _port(port)
-    return value
+    # One address can be written in many ways, and hosts of one cluster are told by this.
+    return f"[{_ip(host[1:-1])}]:{port}" if host.startswith("[") else value
 
 
 def _bracketed(host: str) -> None:

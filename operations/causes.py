@@ -96,7 +96,8 @@ FETCHING = tuple(
             "mend the host's name resolution (/etc/resolv.conf, and the servers in it)",
         ),
         (
-            r"(?:Unable to connect to|Could not connect to) (?P<where>[\w.:\[\]-]*[\w\]])",
+            r"(?:Unable to connect to|Could not connect to|Cannot initiate the connection to) "
+            r"(?P<where>[\w.:\[\]-]*[\w\]])",
             "no connection to {where}",
             "look at the network, the firewall and the proxy between it and the host",
         ),

@@ -228,6 +228,16 @@ def test_proxy_comes_and_goes(converge):
     assert base.PROXY not in host.files
 
 
+def test_a_host_of_an_ipv6_site_is_as_kubeadm_wants_it(converge):
+    host = bare()
+    converge(host, base, kube_api_server="[fd00::1]:6443")
+    assert machine(host).sysctls["net/ipv6/conf/default/forwarding"] == "1"
+    assert converge(host, base, kube_api_server="[fd00::1]:6443").changes == []
+    other = bare()
+    converge(other, base)
+    assert machine(other).sysctls["net/ipv6/conf/default/forwarding"] == "0"
+
+
 def test_private_ca_is_in_the_bundle_also_after_a_run_that_died_before(converge, tmp_path):
     (tmp_path / "site ca.pem").write_text(
         "-----BEGIN CERTIFICATE-----\nQUJD\n-----END CERTIFICATE-----"

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-import re
 import shlex
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from ipaddress import ip_address, ip_network
+from urllib.parse import urlsplit
 
 from pyinfra.api import StringCommand, deploy
 
 from deploys.phases import preflight
 from facts.files import Files
 from facts.modules import KernelModules
+from facts.os import OsRelease
+from facts.packages import Packages
 from facts.system import Swap, Sysctls, UnattendedUpgrades
 from nodespec import NodeSpec
 from operations import certificates, node, packages, repositories
@@ -38,6 +41,9 @@ SYSCTLS = {
     "net.bridge.bridge-nf-call-iptables": "1",
     "net.ipv4.ip_forward": "1",
 }
+# Without it `kubeadm join` refuses an API server that is given by its IPv6 address.
+# Source: kubernetes cmd/kubeadm/app/preflight/checks.go at v1.36.3, JoinNodeChecks.
+SYSCTLS_IPV6 = {"net.ipv6.conf.default.forwarding": "1"}
 
 # RDMA pins what it registers. Pods get their limit from containerd; these are for logins.
 MEMLOCK = "".join(
@@ -71,14 +77,16 @@ def plan(spec: NodeSpec, have: Have) -> Iterator[Step | Refusal]:
     if spec.debian_repository_url:
         yield from repositories.present("debian", spec, have)
     yield from certificates.trusted(spec.ca_certificates, have)
-    yield from settings(have)
-    yield from kernel(have)
+    yield from settings(spec, have)
+    yield from kernel(spec, have)
     yield from no_swap(have)
 
 
 def apt_proxy(spec: NodeSpec, have: Have) -> Iterator[Step]:
     """apt's way out; taken back when the inventory no longer names one."""
-    text = proxy_text(spec.http_proxy, spec.https_proxy, spec.no_proxy_all)
+    text = proxy_text(
+        spec.http_proxy, spec.https_proxy, direct_hosts(spec.no_proxy_all, asked_by_apt(spec, have))
+    )
     if text is not None:
         # A user and password in a proxy's URL are nobody's but root's.
         mode = "0600" if "@" in text else "0644"
@@ -99,8 +107,48 @@ def apt_proxy(spec: NodeSpec, have: Have) -> Iterator[Step]:
         )
 
 
-def proxy_text(http: str | None, https: str | None, direct: tuple[str, ...]) -> str | None:
-    """apt's configuration for a proxy, ``None`` without one."""
+def asked_by_apt(spec: NodeSpec, have: Have) -> list[str]:
+    """Hosts of the repositories that we give to apt, and of their keys."""
+    if not (spec.http_proxy or spec.https_proxy):
+        return []
+    names = [*repositories.LAYOUTS, *(["debian"] if spec.debian_repository_url else [])]
+    architecture = have[Packages].architecture or ""
+    wanted = [repositories.repository(name, spec, have[OsRelease], architecture) for name in names]
+    urls = [url for one in wanted for url in (one.url, one.key_url) if url]
+    return list(dict.fromkeys(urlsplit(url).hostname or "" for url in urls))
+
+
+def direct_hosts(no_proxy: Sequence[str], asked: Sequence[str]) -> list[str]:
+    """
+    What apt is to reach without the proxy.
+
+    apt knows single hosts only: of a domain or a network it is told the hosts that it will ask.
+    Source: apt.conf(5).
+    """
+    named = [name for name in no_proxy if not name.startswith(".") and "/" not in name]
+    covered = [host for host in asked if any(covers(entry, host) for entry in no_proxy)]
+    # apt parts its names at each ::, and takes the end of none for an address.
+    return [
+        host
+        for host in dict.fromkeys([*named, *covered])
+        if not host.startswith("::") and not host.endswith("::")
+    ]
+
+
+def covers(entry: str, host: str) -> bool:
+    """Whether an entry of ``no_proxy`` is for *host*, as containerd would say."""
+    try:
+        address = ip_address(host)
+    except ValueError:
+        return f".{host}".endswith(f".{entry.removeprefix('.').lower()}")
+    try:
+        return address in ip_network(entry, strict=False)
+    except ValueError:
+        return False
+
+
+def proxy_text(http: str | None, https: str | None, direct: Sequence[str]) -> str | None:
+    """apt's configuration for a proxy, ``None`` without one; *direct*: hosts to reach without."""
     lines = [
         f'Acquire::{scheme}::Proxy "{url}";'
         for scheme, url in (("http", http), ("https", https))
@@ -108,21 +156,23 @@ def proxy_text(http: str | None, https: str | None, direct: tuple[str, ...]) -> 
     ]
     if not lines:
         return None
-    # apt knows single hosts only: a domain or a network has no form here. Source: apt.conf(5).
-    hosts = [name for name in direct if re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9.-]*", name)]
     lines += [
         f'Acquire::{scheme}::Proxy::{host} "DIRECT";'
-        for host in hosts
+        for host in direct
         for scheme in ("http", "https")
     ]
     return HEADER.replace("#", "//") + "\n".join(lines) + "\n"
 
 
-def settings(have: Have) -> Iterator[Step | Refusal]:
+def sysctls(spec: NodeSpec) -> dict[str, str]:
+    return SYSCTLS | SYSCTLS_IPV6 if spec.ipv6 else SYSCTLS
+
+
+def settings(spec: NodeSpec, have: Have) -> Iterator[Step | Refusal]:
     patterns = "".join(f'    "{pattern}";\n' for pattern in UNTOUCHED)
     texts = {
         MODULES_LOAD: HEADER + "".join(f"{name}\n" for name in MODULES),
-        SYSCTL: HEADER + "".join(f"{name} = {value}\n" for name, value in SYSCTLS.items()),
+        SYSCTL: HEADER + "".join(f"{name} = {value}\n" for name, value in sysctls(spec).items()),
         LIMITS: HEADER + MEMLOCK,
         UPGRADES: HEADER.replace("#", "//")
         + f"Unattended-Upgrade::Package-Blacklist {{\n{patterns}}};\n",
@@ -140,8 +190,8 @@ def settings(have: Have) -> Iterator[Step | Refusal]:
         )  # fmt: skip
 
 
-def kernel(have: Have) -> Iterator[Step]:
-    modules, values = have[KernelModules], have[Sysctls]
+def kernel(spec: NodeSpec, have: Have) -> Iterator[Step]:
+    modules, values, wanted = have[KernelModules], have[Sysctls], sysctls(spec)
     missing = [name for name in MODULES if not modules.has(name)]
     if missing:
 
@@ -152,7 +202,7 @@ def kernel(have: Have) -> Iterator[Step]:
             "load the modules for containers", ", ".join(MODULES), f"no {', '.join(missing)}", load,
             remedy="they come with the distribution's kernel: install linux-modules-extra",
         )  # fmt: skip
-    wrong = {name: values[name] for name, want in SYSCTLS.items() if values[name] != want}
+    wrong = {name: values[name] for name, want in wanted.items() if values[name] != want}
     if wrong:
 
         def apply() -> Commands:
@@ -160,7 +210,7 @@ def kernel(have: Have) -> Iterator[Step]:
 
         yield Step(
             "set the kernel's parameters",
-            ", ".join(f"{name} = {SYSCTLS[name]}" for name in wrong),
+            ", ".join(f"{name} = {wanted[name]}" for name in wrong),
             ", ".join(value or "no such parameter" for value in wrong.values()),
             apply,
             waits_for="the modules" if missing or have[Files][SYSCTL] is None else None,

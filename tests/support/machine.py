@@ -61,6 +61,9 @@ class Port:
     rate: str = "200 Gb/sec (4X HDR)"
 
 
+SYSCTLS = {"net/ipv4/ip_forward": "0", "net/ipv6/conf/default/forwarding": "0"}
+
+
 @dataclass
 class Machine:
     """The state behind a ``SimulatedHost``."""
@@ -80,7 +83,7 @@ class Machine:
     locks: list[str] = field(default_factory=list)
     interrupted: bool = False
     sources: dict[str, str] = field(default_factory=dict)
-    sysctls: dict[str, str] = field(default_factory=lambda: {"net/ipv4/ip_forward": "0"})
+    sysctls: dict[str, str] = field(default_factory=lambda: dict(SYSCTLS))
     swaps: list[str] = field(default_factory=list)
     fstab: list[str] = field(default_factory=lambda: ["LABEL=root / ext4 defaults 0 1"])
     swap_units: dict[str, str] = field(default_factory=dict)
@@ -170,7 +173,7 @@ class Machine:
         self.running = self.next_boot
         self.uptime_s = 30.0
         self.loaded, self.modules, self.gpu_driver = None, {}, None
-        self.sysctls = {"net/ipv4/ip_forward": "0"}
+        self.sysctls = dict(SYSCTLS)
         swaps = [line.split()[0] for line in self.fstab if line.split()[2:3] == ["swap"]]
         self.swaps = [f"/dev/disk/by-{name.lower().replace('=', '/')}" for name in swaps]
         for path, file in host.files.items():
