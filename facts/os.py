@@ -11,7 +11,7 @@ from pyinfra.api import FactBase
 from pyinfra.api.exceptions import FactProcessError
 
 from facts.grub import LINK, default_kernel
-from facts.value import ABSENT, FactValue, each, sections, where_there
+from facts.value import ABSENT, FactValue, each, grep_where_there, sections, where_there
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,6 +223,11 @@ class KernelsState(FactValue):
         return tuple(dict.fromkeys([self.running, self.next_boot]))
 
 
+MENU_LINES = "grep -hE '^[[:space:]]*(set default=|menuentry |submenu |linux|function |})'"
+CHOICES = "grep -a '_entry='"
+PEER_MEMORY = "grep -c 'symbol:ib_register_peer_memory_client '"
+
+
 class Kernels(FactBase[KernelsState]):
     """
     Kernels: running, next to be booted, installed; with their headers and initramfs.
@@ -239,12 +244,11 @@ class Kernels(FactBase[KernelsState]):
             "{ readlink /vmlinuz || readlink /boot/vmlinuz || true; } && echo '## headers' && "
             "{ ls -1d /lib/modules/*/build/. || true; } && echo '## initramfs' && "
             "{ stat -c '%Y %n' /boot/initrd.img-* || true; } && echo '## grub' && "
-            "{ grep -hE '^[[:space:]]*(set default=|menuentry |submenu |linux|function |})' "
-            "/boot/grub/grub.cfg || true; } && echo '## grubenv' && "
-            "{ grep -a '_entry=' /boot/grub/grubenv || true; } && echo '## peer memory' && "
+            f"{grep_where_there('/boot/grub/grub.cfg', MENU_LINES)} && echo '## grubenv' && "
+            f"{grep_where_there('/boot/grub/grubenv', CHOICES)} && echo '## peer memory' && "
             # Not /proc/kallsyms: to print its 200,000 lines takes seconds.
-            "{ grep -c 'symbol:ib_register_peer_memory_client ' "
-            "/lib/modules/$(uname -r)/modules.symbols || true; } && echo '## end'"
+            f"{grep_where_there('/lib/modules/$(uname -r)/modules.symbols', PEER_MEMORY)} && "
+            "echo '## end'"
         )
 
     def process(self, output: list[str]) -> KernelsState:

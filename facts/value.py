@@ -46,6 +46,11 @@ def where_there(path: str, command: str) -> str:
     return f'{{ [ ! -e "{path}" ] || {command} "{path}"; }}'
 
 
+def grep_where_there(path: str, grep: str) -> str:
+    """The same for a ``grep``, to which no line is an answer: it ends with 1 then, not with 2."""
+    return f"{{ {where_there(path, grep)} || [ $? = 1 ]; }}"
+
+
 def each(lines: list[str], form: re.Pattern[str], what: str) -> list[re.Match[str]]:
     """Every line in its form; raises ``FactProcessError`` for one that is not: it is unknown."""
     found = [form.fullmatch(line) for line in lines]

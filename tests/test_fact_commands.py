@@ -14,6 +14,7 @@ from facts.files import Files
 from facts.infiniband import Infiniband, InfinibandDevice, InfinibandPort
 from facts.modules import KernelModules
 from facts.nvidia import NvidiaDriver
+from facts.os import Kernels
 from facts.system import Swap, Sysctls
 
 PORT = {"state": "4: ACTIVE", "phys_state": "5: LinkUp", "link_layer": "InfiniBand"}
@@ -43,6 +44,10 @@ def host(tmp_path: Path) -> Path:
         "proc/modules": "nvidia 100 2 - Live 0x0",
         "proc/sys/net/ipv4/ip_forward": "1",
         f"lib/modules/{release}/modules.builtin": "kernel/fs/ext4/ext4.ko",
+        f"lib/modules/{release}/modules.symbols": "alias symbol:other ib_core",
+        "boot/grub/grub.cfg": "nothing",
+        "boot/grub/grubenv": "saved_entry=0",
+        "proc/version": f"Linux version {release} (x) (gcc (Debian 14.2.0-19) 14.2.0, GNU ld)",
         "proc/swaps": "Filename Type Size Used Priority",
         "etc/fstab": "/dev/sda3 none swap sw 0 0",
     }
@@ -62,7 +67,15 @@ def ask(root: Path, fact: FactBase[Any]) -> Any:
     script = str(fact.command()).replace(
         "systemctl list-units --type=swap --all --plain --no-legend --no-pager", "true"
     )
-    for folder in ("/sys/class", "/sys/module", "/dev/infini", "/lib/modules/", "/proc/", "/etc/"):
+    for folder in (
+        "/sys/class",
+        "/sys/module",
+        "/dev/infini",
+        "/lib/modules/",
+        "/proc/",
+        "/etc/",
+        "/boot/",
+    ):
         script = script.replace(folder, f"{root}{folder}")
     done = subprocess.run(["sh", "-c", script], capture_output=True, text=True)
     if done.returncode:
@@ -90,6 +103,8 @@ UNREADABLE = (
     (Infiniband, "sys/class/infiniband_mad/umad0/ibdev"),
     (Infiniband, "sys/module/ib_core/parameters/netns_mode"),
     (KernelModules, f"lib/modules/{os.uname().release}/modules.builtin"),
+    *((Kernels, f"boot/grub/{name}") for name in ("grub.cfg", "grubenv")),
+    (Kernels, f"lib/modules/{os.uname().release}/modules.symbols"),
     (NvidiaDriver, "proc/driver/nvidia/version"),
     (Sysctls, "proc/sys/net/ipv4/ip_forward"),
     (Swap, "etc/fstab"),
@@ -112,11 +127,12 @@ def test_a_port_none_of_whose_files_can_be_read_is_not_taken_for_absent(host):
     assert ask(host, Infiniband()) is None
 
 
-@pytest.mark.parametrize("fact", [Infiniband, KernelModules, NvidiaDriver, Sysctls, Swap])
+@pytest.mark.parametrize("fact", [Infiniband, KernelModules, Kernels, NvidiaDriver, Sysctls, Swap])
 def test_what_is_not_there_is_read_as_absent(tmp_path, fact):
-    for name in ("proc/modules", "proc/swaps"):
-        (tmp_path / name).parent.mkdir(exist_ok=True)
-        (tmp_path / name).touch()
+    (tmp_path / "proc").mkdir()
+    (tmp_path / "proc/modules").touch()
+    (tmp_path / "proc/swaps").touch()
+    (tmp_path / "proc/version").write_text(f"Linux version {os.uname().release} x\n")
     assert ask(tmp_path, fact()) is not None
 
 
