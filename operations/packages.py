@@ -18,6 +18,10 @@ LOG = "/var/log/rackwright-apt.log"
 STAMP = "/var/lib/rackwright/apt-updated"
 """Touched when apt's indexes were last fetched without a word of complaint."""
 
+LOCK = "/run/rackwright-packages.lock"
+"""Held by each command of ours for as long as it runs: one outlives the run that has sent it, and
+neither dkms nor update-initramfs looks whether another of its kind is at work."""
+
 WAIT_S = 900
 """How long somebody else's apt, or that of a run that died, may go on."""
 
@@ -205,12 +209,15 @@ def command(*script: str, explain: str = "") -> StringCommand:
     return StringCommand(
         "export DEBIAN_FRONTEND=noninteractive NEEDRESTART_SUSPEND=1 LC_ALL=C "
         "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin; umask 022; "
+        f"exec 8>{LOCK}; flock -w {WAIT_S} 8 || {{ echo 'packages: want no command of an earlier "
+        "run at work, have one that does not end; look at it on the host' >&2; exit 75; }; "
         f"mkdir -p {STAMP.rpartition('/')[0]}; waited=0; while pid=$({busy}); do "
         f"[ $waited -lt {WAIT_S} ] || {{ echo \"packages: want apt's locks free, have pid $pid "
         f'hold one for $waited s; wait for it, or look at it on the host" >&2; exit 75; }}; '
         "sleep 3; waited=$((waited + 3)); done; "
         f'echo "== rackwright $(date -u +%FT%TZ)" >>{LOG}; begun=$(wc -l <{LOG}); '
-        f"{{ {' && '.join(f'{{ {piece}; }}' for piece in script)}; }} >>{LOG} 2>&1 </dev/null || "
+        f"{{ {' && '.join(f'{{ {piece}; }}' for piece in script)}; }} "
+        f">>{LOG} 2>&1 </dev/null 8>&- || "
         # Of this command alone: the words of an earlier one would be taken for the reason.
         f"{{ code=$?; tail -n +$begun {LOG} | tail -n 40 >&2; "
         f"{explain + ' >&2; ' if explain else ''}exit $code; }}"

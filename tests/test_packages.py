@@ -45,6 +45,7 @@ def shell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(packages, "LOG", str(tmp_path / "apt.log"))
     monkeypatch.setattr(packages, "STAMP", str(tmp_path / "state/apt-updated"))
     monkeypatch.setattr(packages, "UPDATE", f"apt-get update && touch {tmp_path}/state/apt-updated")
+    monkeypatch.setattr(packages, "LOCK", str(tmp_path / "packages.lock"))
     monkeypatch.setattr(packages, "WAIT_S", 0)
     programs = tmp_path / "bin"
     programs.mkdir()
@@ -157,6 +158,38 @@ def test_a_connection_that_is_gone_does_not_end_apt(shell, tmp_path):
     process.stderr.close()
     process.wait(timeout=30)
     assert shell.log.read_text().splitlines()[-1] == "installed"
+
+
+def test_a_command_that_a_dead_run_has_left_is_waited_for(shell, tmp_path, monkeypatch):
+    """Two of them would write one initramfs, or build one module, at the same time."""
+    fifo = tmp_path / "fifo"
+    os.mkfifo(fifo)
+    shell.program("update-initramfs", f'[ "$1" != first ] || cat {fifo}; echo "end $1"')
+    monkeypatch.setattr(packages, "WAIT_S", 30)
+
+    def start(which: str) -> subprocess.Popen[bytes]:
+        text = str(packages.command(f"update-initramfs {which}").get_raw_value())
+        text = text.replace("PATH=/usr/local/sbin:", f"PATH={tmp_path}/bin:/usr/local/sbin:")
+        return subprocess.Popen(["dash", "-c", text], stderr=subprocess.PIPE)
+
+    first = start("first")
+    with fifo.open("w"):  # opens once the first reads it
+        monkeypatch.setattr(packages, "WAIT_S", 0)
+        late = start("late")
+        assert late.wait(timeout=30) == 75
+        assert late.stderr is not None
+        assert b"want no command of an earlier run at work" in late.stderr.read()
+        monkeypatch.setattr(packages, "WAIT_S", 30)
+        second = start("second")
+    assert (first.wait(timeout=30), second.wait(timeout=30)) == (0, 0)
+    said = [line for line in shell.log.read_text().splitlines() if line.startswith("end")]
+    assert said == ["end first", "end second"]
+
+
+def test_what_a_command_starts_for_good_does_not_hold_up_the_next(shell):
+    shell.program("systemctl", "sleep 30 >/dev/null 2>&1 &")
+    assert shell("systemctl start daemon").returncode == 0
+    assert shell("systemctl start daemon").returncode == 0
 
 
 def test_a_script_of_initramfs_rebuilds_only_what_has_nouveau(shell, tmp_path, monkeypatch):
