@@ -15,6 +15,8 @@ import paramiko
 import pytest
 from paramiko.common import AUTH_SUCCESSFUL, OPEN_SUCCEEDED
 
+from tests.support.relays import family
+
 ROOT = Path(__file__).parent.parent
 
 
@@ -23,6 +25,7 @@ class Server(paramiko.ServerInterface):
     """An SSH server that lets everybody in and answers every command with "hello"."""
 
     key: paramiko.PKey
+    address: str = "127.0.0.1"
     port: int = 0
     commands: list[str] = field(default_factory=list)
 
@@ -62,9 +65,10 @@ class Server(paramiko.ServerInterface):
 
 
 @pytest.fixture
-def server() -> Iterator[Server]:
-    serving = Server(paramiko.ECDSAKey.generate())
-    with socket.create_server(("127.0.0.1", 0)) as listener:
+def server(request: pytest.FixtureRequest) -> Iterator[Server]:
+    address = getattr(request, "param", "127.0.0.1")
+    serving = Server(paramiko.ECDSAKey.generate(), address)
+    with socket.create_server((address, 0), family=family(address)) as listener:
         serving.port = listener.getsockname()[1]
         threading.Thread(target=serving.serve, args=(listener,), daemon=True).start()
         yield serving
@@ -76,12 +80,13 @@ def run(folder: Path, server: Server, known: paramiko.PKey | None) -> tuple[int,
     identity = folder / "id_ecdsa"
     paramiko.ECDSAKey.generate().write_private_key_file(str(identity))
     known_hosts = folder / "known_hosts"
-    line = f"[127.0.0.1]:{server.port} {known.get_name()} {known.get_base64()}\n" if known else ""
+    where = f"[{server.address}]:{server.port}"
+    line = f"{where} {known.get_name()} {known.get_base64()}\n" if known else ""
     known_hosts.write_text(line)
     inventory = folder / "site.py"
     inventory.write_text(
         "hosts = [('gpu01', {\n"
-        f"  'ssh_hostname': '127.0.0.1', 'ssh_port': {server.port}, 'ssh_user': 'lab',\n"
+        f"  'ssh_hostname': '{server.address}', 'ssh_port': {server.port}, 'ssh_user': 'lab',\n"
         f"  'ssh_key': {str(identity)!r}, 'ssh_known_hosts_file': {str(known_hosts)!r},\n"
         "  '_sudo': False,\n"
         "})]\n"
@@ -115,6 +120,7 @@ def test_pyi_08_a_host_whose_key_is_not_known_is_refused_before_any_command(
     assert server.commands == []
 
 
+@pytest.mark.parametrize("server", ["127.0.0.1", "::1"], indirect=True)
 def test_pyi_08_a_host_whose_key_has_changed_is_refused_before_any_command(
     tmp_path: Path, server: Server
 ) -> None:
@@ -123,6 +129,6 @@ def test_pyi_08_a_host_whose_key_has_changed_is_refused_before_any_command(
     assert code != 0
     assert "REMOTE HOST IDENTIFICATION HAS CHANGED" in said
     assert "does not match" in said
-    assert f"want {known.get_name()} {known.fingerprint} of 127.0.0.1" in said
+    assert f"want {known.get_name()} {known.fingerprint} of {server.address}" in said
     assert f"have {server.key.get_name()} {server.key.fingerprint}; compare" in said
     assert server.commands == []
