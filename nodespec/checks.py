@@ -26,6 +26,12 @@ DEFAULT_MISSING = "add it for the host, its group, or all in group_data/all.py"
 # "kubeadm Configuration (v1beta4)", read 2026-11-30).
 KUBE_MIN = "1.31"
 
+# The first with nvidia-cdi-refresh.service, and with CDI by default: before, a container got its
+# GPUs past systemd, and lost them when systemd read its units anew.
+# Source: NVIDIA/nvidia-container-toolkit deployments/systemd, and CHANGELOG.md, which has no word
+# of it up to v1.17.8; issue 48.
+TOOLKIT_MIN = "1.18.0"
+
 # Source: containerd RELEASES.md, "Kubernetes Support" at 301026e5 (read 2026-11-30).
 CONTAINERD_FOR_KUBE = {"1.36": "2.2.0", "1.35": "2.1.5"}
 
@@ -150,6 +156,14 @@ def containerd(spec: NodeSpec) -> Iterator[Problem]:
     if have < Version(first):
         want = f"{first} or later with Kubernetes {spec.kube_version}"
         yield Problem("containerd_version", want, str(have), "choose a later containerd")
+
+
+@check("container_toolkit_version")
+def container_toolkit(spec: NodeSpec) -> Iterator[Problem]:
+    if Version(spec.container_toolkit_version) < Version(TOOLKIT_MIN):
+        want = f"{TOOLKIT_MIN} or later"
+        todo = "with older ones running containers lose their GPUs when systemd is reloaded"
+        yield Problem("container_toolkit_version", want, spec.container_toolkit_version, todo)
 
 
 @check("debian_repository_url", "debian_repository_fingerprint", "debian_repository_key_url")

@@ -132,7 +132,7 @@ def _given_up(host: Host, cluster: Cluster, name: str) -> bool:
     return True
 
 
-# Source: kubeadm 1.36, cmd/kubeadm/app/preflight/checks.go and discovery/token (messages).
+# Source: kubernetes 1.36.3, cmd/kubeadm/app/preflight/checks.go and discovery/token/token.go.
 # The first that is found counts.
 REMEDIES = (
     (

@@ -367,6 +367,10 @@ CONTRADICTIONS: list[tuple[dict[str, Any], str]] = [
         "containerd_version: want 2.2.0 or later with Kubernetes 1.36.3, have 2.1.5; ",
     ),
     (
+        {"container_toolkit_version": "1.17.8"},
+        "container_toolkit_version: want 1.18.0 or later, have 1.17.8; ",
+    ),
+    (
         {"debian_repository_url": "http://m", "debian_repository_fingerprint": "0" * 40},
         "debian_repository_fingerprint: want it and debian_repository_key_url together, ",
     ),
@@ -389,6 +393,13 @@ def test_drv_13_a_gpu_that_the_open_modules_do_not_drive_is_refused() -> None:
             (problem,) = problems_of(gpu_model=model.name)
             assert "want a GPU that the open kernel modules drive" in problem
     assert not all(model.open_module_supported for model in catalogue.GPUS)
+
+
+def test_rtm_13_a_toolkit_whose_containers_lose_their_gpus_is_refused() -> None:
+    """With a later one systemd may be reloaded, as any package of another service does."""
+    (problem,) = problems_of(container_toolkit_version="1.17.9")
+    assert "lose their GPUs when systemd is reloaded" in problem
+    assert problems_of(container_toolkit_version="1.18.0") == []
 
 
 def test_mig_15_a_driver_that_is_too_old_for_a_profile_is_refused() -> None:

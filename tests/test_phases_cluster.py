@@ -331,6 +331,10 @@ REFUSED = {
         "for this cluster or it has expired",
         "run again, which makes a new token",
     ),
+    "KAD-01 token that the cluster has not signed": (
+        'error: could not find a JWS signature in the cluster-info ConfigMap for token ID "abcdef"',
+        "run again, which makes a new token",
+    ),
     "KAD-02 address": (
         "error: x509: certificate is valid for 10.96.0.1, 10.0.2.15, not 10.0.0.1",
         "compare the host's clock, kube_api_server, and the CA in kube_kubeconfig",
