@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 from pathlib import Path
 
@@ -120,6 +121,14 @@ def test_one_gpu_that_fails_does_not_keep_the_other_from_its_layout(
     done = machine.apply("0 on 7g.40gb\n1 on 7g.40gb\n")
     assert done.returncode == 1
     assert machine.devices(1) == ["7g.40gb"]
+
+
+def test_mig_09_a_boot_does_not_hang_on_it() -> None:
+    unit = render("mig/rackwright-mig.service.j2", layout="/layout", script="/script")
+    (limit,) = re.findall(r"^TimeoutStartSec=(\d+)$", unit, re.MULTILINE)
+    assert 0 < int(limit) <= 600
+    # The kubelet comes after it, and comes whatever becomes of it.
+    assert re.findall(r"^(\w+)=.*kubelet", unit, re.MULTILINE) == ["Before"]
 
 
 def test_rtm_15_cdi_is_refreshed_after_a_change(machine: Machine) -> None:

@@ -623,20 +623,27 @@ def test_dpl_05_a_plugin_that_runs_and_offers_nothing_is_restarted_once(host, cl
 
 
 @pytest.mark.parametrize(
-    "offered",
-    ["1", "0"],
-    ids=["DPL-02 a GPU that was unhealthy once", "DPL-03 none since the kubelet's restart"],
-)
+    ("resource", "plugin", "offered"),
+    [
+        ("nvidia.com/gpu", "nvidia-device-plugin", "1"),
+        ("nvidia.com/gpu", "nvidia-device-plugin", "0"),
+        ("rdma/hca_shared", "rdma-shared-device-plugin", "0"),
+    ],
+    ids=[
+        "DPL-02 a GPU that was unhealthy once", "DPL-03 none since the kubelet's restart",
+        "RDM-05 no share since the kubelet's restart",
+    ],
+)  # fmt: skip
 def test_a_plugin_that_offers_less_than_there_is_is_restarted_once(
-    open_host, cluster, converge, offered
+    open_host, cluster, converge, resource, plugin, offered
 ):
     """It looks at its devices when it starts, and some never again."""
     state = cluster.nodes["gpu01"]
-    less = {**state.allocatable, "nvidia.com/gpu": offered}
+    less = {**state.allocatable, resource: offered}
     cluster.nodes["gpu01"] = replace(state, allocatable=less)
     assert converge(open_host).state == "open"
-    assert cluster.log.count("delete nvidia-device-plugin") == 1
-    assert cluster.nodes["gpu01"].allocatable["nvidia.com/gpu"] == "2"
+    assert cluster.log.count(f"delete {plugin}") == 1
+    assert cluster.nodes["gpu01"].allocatable == state.allocatable
 
 
 def test_dpl_02_gpus_that_are_offered_though_the_driver_does_not_answer_are_closed(

@@ -286,6 +286,19 @@ def count(log: Sequence[str], what: str) -> int:
     return sum(what in line for line in log)
 
 
+# --- known failures that take more than one phase ----------------------------------------------
+
+
+def test_mig_14_the_device_plugin_is_restarted_for_a_new_layout(engine, phases):
+    """It looks at the MIG devices when it starts, and never again."""
+    host = in_service(engine, phases)
+    engine.cluster.taint("gpu01", CLOSED_TAINT)
+    engine.cluster.log.clear()
+    row = engine.converge(host, *phases, **DIVIDED)
+    assert (row.state, row.offers["nvidia.com/gpu"]) == ("open", "14")
+    assert engine.cluster.log.count("delete nvidia-device-plugin") == 1
+
+
 # --- unreadable --------------------------------------------------------------------------------
 
 UNREADABLE: dict[str, str | Unreadable] = {
