@@ -127,6 +127,11 @@ def narrow(address: str) -> Callable[[SimulatedHost, Engine], None]:
     return reading("PciDevices", ("## links", links))
 
 
+def nvswitch(bus: str) -> str:
+    values = {"vendor": "0x10de", "device": "0x1af1", "class": "0x068000", "numa_node": "0"}
+    return "".join(f"0000:{bus}:00.0/{name}:{value}\n" for name, value in values.items())
+
+
 CASES = [
     Case(
         "wrong system",
@@ -158,6 +163,21 @@ CASES = [
         "hardware: want 2 GPUs of A100-SXM4-40GB, have 0 and 2 of H100-SXM5-80GB; "
         "look for the GPU with lspci and in the BMC's log, or correct gpu_count and gpu_model",
         unfit=True,
+    ),
+    Case(
+        "DRV-09 NVSwitches, and nobody who installs Fabric Manager",
+        reading("PciDevices", ("## links", f"{nvswitch('07')}{nvswitch('08')}## links")),
+        "hardware: want GPUs that need no Fabric Manager, have 2 NVSwitches; NVSwitches are not "
+        "supported yet: no Fabric Manager is installed, and without it no CUDA program starts; "
+        "leave the host out",
+    ),
+    Case(
+        "DRV-09 NVSwitches that cannot be seen",
+        reading("PciDevices", ("device:0x20b0", "device:0x2901")),
+        "hardware: want GPUs that need no Fabric Manager, have B200 with NVLink 5; NVSwitches are "
+        "not supported yet: no Fabric Manager is installed, and without it no CUDA program starts; "
+        "leave the host out",
+        asked={"gpu_model": "B200"},
     ),
     Case(
         "missing HCA",

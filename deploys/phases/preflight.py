@@ -34,6 +34,11 @@ ARCHITECTURE = "x86_64"
 BOOT_FREE_MIB = 256
 """/boot holds kernels and initramfs; what is asked of it is room for one more."""
 
+NVLINK_5 = {"B200", "B300"}
+"""Their boards have NVSwitches that are no functions of NVIDIA's on the PCI bus.
+Source: NVIDIA/gpu-driver-container ubuntu24.04/nvidia-driver, which looks for SW_MNG in the vital
+product data of mlx5 devices (read 2026-11-30)."""
+
 FULL_MIB = 64
 """With less than that on a file system, logs and containers' files are cut off."""
 
@@ -45,7 +50,7 @@ def files(spec: NodeSpec) -> tuple[str, ...]:
 def plan(spec: NodeSpec, have: Have) -> Iterator[Step | Refusal]:
     yield from unread(have)
     checks: tuple[Callable[[NodeSpec, Have], Iterator[Refusal]], ...] = (
-        supported, expected_hardware, space, clock, kernel, identity, cluster,
+        supported, expected_hardware, fabric, space, clock, kernel, identity, cluster,
     )  # fmt: skip
     for check in checks:
         # A check whose reading is missing is told above, once.
@@ -56,6 +61,7 @@ def plan(spec: NodeSpec, have: Have) -> Iterator[Step | Refusal]:
 NEEDS: dict[str, set[type]] = {
     "supported": {OsRelease, Machine},
     "expected_hardware": {PciDevices, Xids, Infiniband},
+    "fabric": {PciDevices},
     "space": {DiskFree},
     "clock": {Clock},
     "kernel": {Kernels, KernelHeaders, Machine, OsRelease, AptSources},
@@ -115,6 +121,27 @@ def expected_hardware(spec: NodeSpec, have: Have) -> Iterator[Refusal]:
         yield Refusal(
             "infiniband", "RDMA devices shared between network namespaces", "exclusive ones",
             "run `rdma system set netns shared`, and remove netns_mode=0 from /etc/modprobe.d",
+        )  # fmt: skip
+
+
+def fabric(spec: NodeSpec, have: Have) -> Iterator[Refusal]:
+    """
+    GPUs behind NVSwitches wait for Fabric Manager, which no phase installs.
+
+    Without it everything looks well, and every CUDA program ends with error 802. Somebody else may
+    run it, so a node in service stays open: if nobody did, its users would have noticed.
+    """
+    if not spec.gpu_count:
+        return
+    devices = have[PciDevices]
+    switches = sum(device.is_nvswitch for device in devices)
+    models = {hardware.model_name(device) for device in devices if device.is_gpu} & NVLINK_5
+    if switches or models:
+        yield Refusal(
+            "hardware", "GPUs that need no Fabric Manager",
+            f"{switches} NVSwitches" if switches else f"{', '.join(sorted(models))} with NVLink 5",
+            "NVSwitches are not supported yet: no Fabric Manager is installed, and without it no "
+            "CUDA program starts; leave the host out",
         )  # fmt: skip
 
 
