@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 
 from claims.finding import Finding
@@ -48,16 +49,30 @@ def driver(have: Readings, node: NodeState | None, spec: NodeSpec) -> Iterator[F
 
 
 def management_library(have: Readings, node: NodeState | None, spec: NodeSpec) -> Iterator[Finding]:
-    """NVML answers, for as many GPUs as there are."""
+    """NVML answers, for each GPU that there is, and tells one from another."""
     if not spec.gpu_count:
         return
     state = have.of(Gpus)
     if not state.usable:
         yield Finding("nvml", "an answer", state.reason or "none", "run deploys/gpu_node.py")
-    elif len(state.gpus) != spec.gpu_count:
+        return
+    if len(state.gpus) != spec.gpu_count:
         yield Finding(
             "nvml", f"{spec.gpu_count} GPUs", str(len(state.gpus)), "read the kernel's log for NVRM"
         )
+    on_bus = {device.address for device in have.of(PciDevices) if device.is_gpu}
+    listed = Counter(gpu.pci_address for gpu in state.gpus)
+    if strange := sorted({gpu for gpu in listed if gpu not in on_bus or listed[gpu] > 1}):
+        yield Finding(
+            "nvml", "each GPU that is on the bus, once", f"{', '.join(strange)} not so",
+            "read the kernel's log for NVRM, and reboot the host",
+        )  # fmt: skip
+    uuids = Counter(gpu.uuid for gpu in state.gpus)
+    if doubled := sorted(uuid for uuid in uuids if uuids[uuid] > 1):
+        yield Finding(
+            "nvml", "a UUID of its own for every GPU", f"several of {', '.join(doubled)}",
+            "pods are given GPUs by UUID: have the cards' firmware looked at",
+        )  # fmt: skip
 
 
 def persistence(have: Readings, node: NodeState | None, spec: NodeSpec) -> Iterator[Finding]:

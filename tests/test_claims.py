@@ -24,7 +24,7 @@ from facts.os import Machine
 from facts.pci import PciDevices
 from facts.snapshot import Readings
 from facts.system import Swap
-from facts.xid import Xid, Xids
+from facts.xid import Xid, Xids, XidsState
 from tests.support.machine import DRIVER, machine
 from tests.support.runtime import bare, open_node, spec
 
@@ -133,6 +133,10 @@ def reading(fact: type[FactBase[Any]], value: object) -> Callable[[dict[Any, Any
     return change
 
 
+def xid(number: int, text: str, *, whole: bool = True) -> Callable[[dict[Any, Any]], None]:
+    return reading(Xids, XidsState((Xid("0001:41:00", number, text),), whole))
+
+
 def runtimes(**states: RuntimeState | None) -> Callable[[dict[Any, Any]], None]:
     """Other entries in containerd's table of runtimes; ``None`` takes one out."""
 
@@ -181,14 +185,14 @@ FAULTS: list[tuple[str, Callable[[dict[Any, Any]], None], str]] = [
         "hardware: want 0001:41:00.0 at x16, have x4; reseat the card, or have the slot repaired",
     ),
     (
-        "no_fatal_xid", reading(Xids, (Xid("0001:41:00", 79, "fallen off the bus"),) * 2),
+        "no_fatal_xid", xid(79, "fallen off the bus"),
         "hardware: want no fatal Xid of GPU 0001:41:00 since the boot, have Xid 79: fallen off the "
         "bus; reboot the host; if it comes again, have the GPU replaced",
     ),
     *(
         (
             "no_fatal_xid",
-            reading(Xids, (Xid("0001:41:00", number, "Timeout waiting for RPC from GSP"),)),
+            xid(number, "Timeout waiting for RPC from GSP", whole=False),
             "hardware: want no fatal Xid of GPU 0001:41:00 since the boot, have Xid "
             f"{number}: Timeout waiting for RPC from GSP; reboot the host; if it comes again, have "
             "the GPU replaced",
@@ -267,6 +271,19 @@ FAULTS: list[tuple[str, Callable[[dict[Any, Any]], None], str]] = [
     (
         "management_library", reading(Gpus, GpusState(False, "NVML: Unknown Error", ())),
         "nvml: want an answer, have NVML: Unknown Error; run deploys/gpu_node.py",
+    ),
+    (
+        "management_library", gpu(1, uuid="GPU-0"),
+        "nvml: want a UUID of its own for every GPU, have several of GPU-0; "
+        "pods are given GPUs by UUID: have the cards' firmware looked at",
+    ),
+    *(
+        (
+            "management_library", gpu(1, pci_address=address),
+            f"nvml: want each GPU that is on the bus, once, have {address} not so; "
+            "read the kernel's log for NVRM, and reboot the host",
+        )
+        for address in ("0001:41:00.0", "0001:99:00.0")
     ),
     (
         "persistence", gpu(1, persistence_mode=False),
@@ -393,9 +410,11 @@ def test_every_claim_of_the_host_has_a_fault_here() -> None:
         # At rest a GPU lowers the speed of its link, and a device behind a virtual bridge has none.
         (device(0, link_speed_gts=2.5, link_speed_max_gts=16.0), ("links_at_full_width",)),
         (device(0, link_width=None, link_width_max=16), ("links_at_full_width",)),
-        (reading(Xids, (Xid("0001:41:00", 13, "of an application"),)), ("no_fatal_xid",)),
+        (xid(13, "of an application"), ("no_fatal_xid",)),
+        # A host that has served for long: its log begins later than it does.
+        (reading(Xids, XidsState((), whole=False)), ("no_fatal_xid",)),
     ],
-    ids=["speed at rest", "no link", "Xid of an application"],
+    ids=["speed at rest", "no link", "Xid of an application", "log without its beginning"],
 )
 def test_no_finding(fault, names) -> None:
     have = healthy()

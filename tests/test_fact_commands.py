@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,7 @@ from facts.modules import KernelModules
 from facts.nvidia import NvidiaDriver
 from facts.os import Kernels
 from facts.system import Swap, Sysctls
+from facts.xid import Xids, XidsState
 
 PORT = {"state": "4: ACTIVE", "phys_state": "5: LinkUp", "link_layer": "InfiniBand"}
 PORT |= {"rate": "200 Gb/sec (4X HDR)"}
@@ -152,3 +155,69 @@ def test_a_star_stands_for_the_files_that_are_there_and_for_no_other(tmp_path):
     have = Files().process(done.stdout.splitlines())
     there = {path: file.text for path, file in have.items() if file}
     assert there == {f"{tmp_path}/it's one/hosts.toml": "a = 1\n"}
+
+
+BANNER = "Linux version 6.12.57 (x) (gcc)"
+FALLEN = "NVRM: Xid (PCI:0000:3b:00): 79, pid=1, name=x, GPU has fallen off the bus."
+DOUBLE_BIT = "NVRM: Xid (PCI:0000:3b:00): 48, pid=1, name=x, DBE (double bit error) in bank 3"
+OF_USERS = [f"NVRM: Xid (PCI:0000:3b:00): 31, pid={n}, name=python3, MMU Fault" for n in range(999)]
+# prctl(PR_SET_NAME), then a segmentation fault in a file of any name.
+OF_PROCESSES = [
+    "NVRM: Xid[4242]: segfault at 0 ip 0 sp 0 error 4 in x[5581+1000]",
+    "NVRM: Xid (PCI:[4242]: segfault at 0 ip 0 sp 0 error 4 in 0000:3b:00): 79, [5581+1000]",
+    "Linux version 6[4242]: segfault at 0 ip 0 sp 0 error 4 in x[5581+1000]",
+    "audit: type=1400 comm=NVRM: Xid (PCI:0000:3b:00): 79, x",
+    "Out of memory: Killed process 7 (NVRM: Xid (PCI:) total-vm:1kB",
+]
+
+
+@pytest.fixture
+def xids(tmp_path: Path) -> Callable[..., XidsState | None]:
+    """What is read of a ring buffer and a journal; ``None``: there is no such thing."""
+    (tmp_path / "bin").mkdir()
+    for tool in ("sh", "cat", "awk"):
+        there = shutil.which(tool)
+        assert there is not None
+        (tmp_path / "bin" / tool).symlink_to(there)
+
+    def read(ring: list[str] | None, journal: list[str] | None = None) -> XidsState | None:
+        for tool, lines in (("dmesg", ring), ("journalctl", journal)):
+            if lines is None:
+                continue
+            (tmp_path / tool).write_text("".join(f"{line}\n" for line in lines))
+            (tmp_path / "bin" / tool).write_text(f"#!/bin/sh\ncat {tmp_path / tool}\n")
+            (tmp_path / "bin" / tool).chmod(0o755)
+        script = ["sh", "-c", Xids().command()]
+        path = {"PATH": str(tmp_path / "bin"), "LC_ALL": "C"}
+        done = subprocess.run(script, capture_output=True, text=True, env=path)
+        return None if done.returncode else Xids().process(done.stdout.splitlines())
+
+    return read
+
+
+def numbers(state: XidsState | None) -> tuple[set[int], bool] | None:
+    return state and ({xid.number for xid in state.errors}, state.whole)
+
+
+@pytest.mark.parametrize(
+    ("ring", "journal", "want"),
+    [
+        ([BANNER], None, (set(), True)),
+        (["microcode: updated early", BANNER, DOUBLE_BIT, *OF_USERS], None, ({48, 31}, True)),
+        ([BANNER, *OF_PROCESSES, FALLEN, "NVRM: loading"], None, ({79}, True)),
+        ([f"[    T1] {BANNER}", f"[   T77] {FALLEN}"], None, ({79}, True)),
+        (OF_USERS, [BANNER, DOUBLE_BIT, *OF_USERS], ({31, 48}, True)),
+        ([FALLEN], [BANNER], ({79}, True)),
+        (OF_USERS, ["usb 1-1: new", DOUBLE_BIT], ({31, 48}, False)),
+        (OF_USERS, None, ({31}, False)),
+        ([*OF_PROCESSES, FALLEN], [], ({79}, False)),
+        (None, [BANNER], None),
+    ],
+    ids=[
+        "none", "DRV-15 washed away by users'", "lines of processes", "lines with their thread",
+        "DRV-15 only in the journal", "not in the journal yet", "journal without its beginning",
+        "no journal", "empty journal", "no dmesg",
+    ],
+)  # fmt: skip
+def test_xids_are_read_from_the_boot_on_and_only_the_drivers(xids, ring, journal, want) -> None:
+    assert numbers(xids(ring, journal)) == want
