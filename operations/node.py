@@ -16,8 +16,17 @@ from pyinfra.api.inventory import Inventory
 from pyinfra.api.state import State
 from pyinfra.context import ctx_host, ctx_inventory
 
-from cluster import CLOSED_TAINT, VALIDATED_CONDITION, Cluster, ClusterError
+from cluster import (
+    CLOSED_TAINT,
+    VALIDATED_CONDITION,
+    Cluster,
+    ClusterError,
+    NodeState,
+    PodState,
+    in_service,
+)
 from facts.kubernetes import Kubelet
+from facts.os import Machine
 from facts.snapshot import UnknownReading
 from nodespec import NodeSpec, of_all
 from operations import lock
@@ -94,13 +103,32 @@ def planned(
     return plan
 
 
-def serving(have: Have) -> bool:
-    """Whether the node is open to users: a disruptive step on it would hit them."""
-    kubelet = have.known(Kubelet)
-    if kubelet is not None and not kubelet.joined:
-        return False  # the Node object is of an earlier life: no pod of it runs here
-    node = have.node
-    return node is not None and not node.closed and not node.unschedulable
+def serving(have: Have) -> list[PodState] | None:
+    """
+    Users' pods on a node that serves them, whom a disruptive step would hit; ``None``: it does not.
+
+    One that is closed or cordoned gets no new pods, and keeps those that it has. One that did not
+    pass is nobody's, though somebody has taken its taint.
+    """
+    node, kubelet = have.node, have.known(Kubelet)
+    if node is None:
+        return None
+    if kubelet is not None and not kubelet.joined and not spoken_for(node, have):
+        return None  # the Node object is of an earlier life: no pod of it runs here
+    validated = node.conditions.get(VALIDATED_CONDITION)
+    failed = validated is not None and validated.status == "False"
+    pods = in_service(have.pods)
+    return None if not pods and (node.closed or node.unschedulable or failed) else pods
+
+
+def spoken_for(node: NodeState, have: Have) -> bool:
+    """Whether a kubelet on this host speaks for the Node object now, whatever its files say."""
+    machine = have.known(Machine)
+    return (
+        machine is not None
+        and node.ready
+        and ((node.machine_id, node.boot_id) == (machine.machine_id, machine.boot_id))
+    )
 
 
 def converge(*, name: str, phases: Sequence[ModuleType]) -> None:
@@ -304,19 +332,25 @@ def refuse(row: Row, plan: list[tuple[str, Step | Refusal]], have: Have) -> None
         f"{name} | {item.title}" for name, item in plan if isinstance(item, Step) and item.disrupts
     ]
     try:
-        in_service = bool(disruptive) and not have.spec.audit and serving(have)
+        users = serving(have) if disruptive and not have.spec.audit else None
     except ClusterError:
         if not reasons:
             raise
-        in_service = False  # the API does not answer: that is among the reasons
-    if in_service:
-        reasons.append(
-            f"node: want no disruptive step on a node in service, have {', '.join(disruptive)}; "
-            "drain it and add the taint that closes it, or leave it as it is"
-        )
+        users = None  # the API does not answer: that is among the reasons
+    if users is not None:
+        reasons.append(disturbed(disruptive, users))
     if reasons:
         unfit = [str(item) for _, item in plan if isinstance(item, Refusal) and item.unfit]
         raise Refused("\n".join(reasons), unfit="; ".join(unfit) or None)
+
+
+def disturbed(steps: Sequence[str], users: Sequence[PodState]) -> str:
+    names = ", ".join([*map(str, users[:5]), *(["..."] if users[5:] else [])])
+    under = f" under {names}" if names else ""
+    return (
+        f"node: want no disruptive step on a node in service, have {', '.join(steps)}{under}; "
+        "drain it and add the taint that closes it, or leave it as it is"
+    )
 
 
 def mark_changing(have: Have) -> None:

@@ -461,6 +461,7 @@ def test_a_disruptive_step_on_a_node_in_service_is_refused(specs, monkeypatch):
         "node",
         SimpleNamespace(closed=False, unschedulable=False, name="gpu01", conditions={}),
     )
+    monkeypatch.setattr(node.Have, "pods", [])
     assert failed(converge(host)) == {"gpu01"}
     assert host.changes == []
     assert "driver | load the module" in RUN.rows["gpu01"].problems[0]

@@ -679,6 +679,7 @@ def test_a_driver_in_use_is_not_replaced_on_a_node_in_service(converge, monkeypa
         closed=False, unschedulable=False, open=True, name="gpu01", conditions={}, allocatable={}
     )
     monkeypatch.setattr(node.Have, "node", serving)
+    monkeypatch.setattr(node.Have, "pods", [])
     host.log.clear()
     row = converge(host, nvidia_driver)
     assert host.changes == []

@@ -20,7 +20,7 @@ from facts.snapshot import MARK
 from operations import kubeadm, node
 from tests.support.machine import machine
 from tests.support.runtime import MIRROR, Engine, make_engine, whole
-from tests.support.simulated_cluster import EMPTY, SimulatedCluster
+from tests.support.simulated_cluster import EMPTY, SimulatedCluster, pod
 from tests.support.simulated_node import Moments, SimulatedHost, Unreadable, boot
 
 KILLS, ALL_KILLS = 2, 50
@@ -284,6 +284,81 @@ def kill_and_resume(
 
 def count(log: Sequence[str], what: str) -> int:
     return sum(what in line for line in log)
+
+
+# --- users -------------------------------------------------------------------------------------
+
+OTHER_DRIVER = "580.159.03"
+JOB = {"namespace": "team", "requests": {"nvidia.com/gpu": "2"}, "owner_kind": "Job"}
+TAKEN = {
+    "phase": "Pending", "log": "", "scheduled": False,
+    "reason": "Unschedulable: 0/2 nodes are available: 1 Insufficient nvidia.com/gpu.",
+}  # fmt: skip
+
+
+def serves(engine: Engine, phases: Sequence[ModuleType], *jobs: str, **asked: Any) -> SimulatedHost:
+    """A node in service, with users' pods of these names."""
+    host = whole(engine.cluster)
+    assert engine.converge(host, *phases, **asked).state == "open"
+    engine.cluster.pods += [pod(name, "gpu01", **JOB) for name in jobs]
+    host.log.clear()
+    engine.cluster.log.clear()
+    return host
+
+
+def change(engine: Engine, **values: Any) -> None:
+    """Change the Node object behind our back."""
+    engine.cluster.nodes["gpu01"] = replace(engine.cluster.nodes["gpu01"], **values)
+
+
+def says(engine: Engine) -> Condition:
+    return engine.cluster.nodes["gpu01"].conditions[VALIDATED_CONDITION]
+
+
+@pytest.mark.parametrize(
+    "values", [{}, {"taints": (CLOSED_TAINT,)}, {"unschedulable": True}],
+    ids=["open", "closed", "cordoned"],
+)  # fmt: skip
+def test_a_node_with_users_pods_is_not_disturbed_whatever_keeps_new_ones_off(
+    engine, phases, values
+):
+    """A taint and a cordon leave the pods that are there."""
+    jobs = [f"job{number}" for number in range(6)]
+    host = serves(engine, phases, *jobs, nvidia_driver_version=OTHER_DRIVER)
+    change(engine, **values)
+    row = engine.converge(host, *phases)
+    assert host.changes == []
+    assert (
+        " under team/job0, team/job1, team/job2, team/job3, team/job4, ...; drain it"
+        in row.problems[0]
+    )
+    engine.cluster.pods = [p for p in engine.cluster.pods if p.owner_kind != "Job"]
+    change(engine, taints=(CLOSED_TAINT,))  # drained, and closed
+    assert engine.converge(host, *phases).state == "open"
+
+
+def test_a_kubelet_that_serves_without_its_file_is_not_reset(engine, phases):
+    """kubelet.conf was removed, and the process goes on."""
+    host = serves(engine, phases, "job")
+    kubelet = host.values["kubelet"]
+    kubelet.api_server, kubelet.ca = None, True
+    row = engine.converge(host, *phases)
+    assert "have kubernetes | undo the join that was cut off" in row.problems[0]
+    assert host.changes == []
+    kubelet.ca = False  # nothing to undo: then it would be joined once more
+    assert "| join the cluster under team/job; drain" in engine.converge(host, *phases).problems[0]
+    assert host.changes == []
+    boot(host)  # what was gone stays gone, and no pod of the Node object runs any more
+    change(engine, ready=False)
+    assert engine.converge(host, *phases).state == "open"
+
+
+def test_a_node_that_did_not_pass_is_nobodys_though_its_taint_is_gone(engine, phases):
+    host = serves(engine, phases, nvidia_driver_version=OTHER_DRIVER)
+    failed = Condition("False", "ValidationFailed", "pod with nvidia.com/gpu: ...", "")
+    change(engine, conditions={VALIDATED_CONDITION: failed})
+    assert engine.converge(host, *phases).state == "open"
+    assert count(host.log, "systemctl reboot") == 1
 
 
 # --- known failures that take more than one phase ----------------------------------------------

@@ -62,6 +62,7 @@ def plan(spec: NodeSpec, have: Have) -> Iterator[Step | Refusal]:
         yield Step(
             "undo the join that was cut off", "either joined or not", "half of a join", undo,
             waits_for="kubeadm" if install else None,
+            disrupts=True,  # it ends every pod, if its kubelet's credentials were lost later on
             remedy="run `kubeadm reset -f` on the host, read what it says, then run again",
         )  # fmt: skip
 
@@ -76,6 +77,7 @@ def plan(spec: NodeSpec, have: Have) -> Iterator[Step | Refusal]:
         "join the cluster", f"a node of {spec.kube_api_server}",
         "not joined" + (", though a Node object of the name is there" if there else ""), join,
         waits_for="kubeadm" if install else "a clean start" if kubelet.half_joined else None,
+        disrupts=there is not None,  # nothing is left of what the Node object was validated as
         remedy="read what kubeadm said, in run.log",
     )  # fmt: skip
     yield Step(
