@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pyinfra.api import FactBase
 from pyinfra.api.exceptions import FactProcessError
 
-from facts.value import ABSENT, FactValue, properties, sections
+from facts.value import ABSENT, FactValue, ToolFailed, properties, sections
 
 # GPU 0: NVIDIA H100 80GB HBM3 (UUID: GPU-5c1f...)
 #   MIG 1g.10gb     Device  0: (UUID: MIG-...)
@@ -22,6 +22,8 @@ OFFERED_PROFILE = re.compile(r"^\|\s+(\d+)\s+MIG (\S+)\s+(\d+)\s+(\d+)/(\d+)\s+(
 MIG_ROW = re.compile(r"^\|\s+\d+\s+MIG\s")
 # The rest of a table; No MIG-enabled devices found. | WARNING: infoROM is corrupted at gpu 0000:...
 SAID = re.compile(r"^(\s*$|[+|]|no\b|warning\b|failed\b|unable\b)", re.IGNORECASE)
+# In place of a value. Source: nvml.h of CUDA 12.8, nvmlReturn_t (read 2026-11-30).
+LOST = re.compile(r"\[(Unknown Error|GPU is lost|GPU requires (reset|restart))\]")
 
 DRIVER_NOT_LOADED = 9
 """Exit code. Source: nvidia-smi(1), 2026 edition, "RETURN VALUE" (read 2026-11-30)."""
@@ -109,7 +111,7 @@ def parse_gpus(output: list[str]) -> GpusState:
     code = number(part["rc"][:1])
     if code:
         if code not in ANSWERS:
-            raise FactProcessError(f"nvidia-smi: exit code {code}")
+            raise ToolFailed(f"nvidia-smi: exit code {code}")
         reason = " ".join(line.strip() for line in part["query"] if line.strip())
         return GpusState(usable=False, reason=reason or f"nvidia-smi: exit code {code}", gpus=())
     if part["query"][:1] == [NO_DEVICES]:
@@ -143,6 +145,8 @@ def parse_gpus(output: list[str]) -> GpusState:
 
     gpus = []
     for line in part["query"]:
+        if LOST.search(line):
+            raise ToolFailed(f"nvidia-smi: no answer of a GPU in {line!r}")
         cells = [cell.strip() for cell in line.split(",")]
         if len(cells) != 7:
             raise FactProcessError(f"no GPU in {line!r}")

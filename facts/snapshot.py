@@ -10,11 +10,13 @@ from __future__ import annotations
 
 import inspect
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, TypeVar
 
 from pyinfra.api import FactBase
 from pyinfra.api.exceptions import FactProcessError
+
+from facts.value import ToolFailed
 
 T = TypeVar("T")
 
@@ -35,10 +37,18 @@ class Readings(Mapping[str, object]):
     host could not tell. ``have.get(NvidiaDriver)`` is ``None`` in that case.
     """
 
-    def __init__(self, values: Mapping[str, object], unread: Mapping[str, str]) -> None:
+    def __init__(
+        self,
+        values: Mapping[str, object],
+        unread: Mapping[str, str],
+        failed: Collection[str] = (),
+    ) -> None:
         self.values_by_name = dict(values)
         self.unread = dict(unread)
-        """Why each reading that failed did, by fact name."""
+        """Why each reading that was not made was not, by fact name."""
+        self.failed = frozenset(failed)
+        """Those of them whose tool hung or failed. Of the others nothing was heard, or nothing
+        that was understood."""
 
     def of(self, fact: type[FactBase[T]]) -> T:
         name = fact.__name__
@@ -107,6 +117,7 @@ def parse_snapshot(output: list[str], facts: Sequence[type[FactBase[Any]]]) -> R
     unread = {
         name: "no output: the connection was cut, or the command was killed" for name in by_name
     }
+    failed = set[str]()
     name, lines = "", list[str]()
     for line in output:
         if not line.startswith(MARK):
@@ -119,10 +130,9 @@ def parse_snapshot(output: list[str], facts: Sequence[type[FactBase[Any]]]) -> R
         if name not in by_name:
             continue
         code = what.removeprefix("rc ")
-        if code in ("124", "137"):
-            unread[name] = "timed out"
-        elif code != "0":
-            unread[name] = f"exit code {code}"
+        if code != "0":
+            unread[name] = "timed out" if code in ("124", "137") else f"exit code {code}"
+            failed.add(name)
         elif not lines:
             unread[name] = "it printed nothing"
         else:
@@ -131,7 +141,9 @@ def parse_snapshot(output: list[str], facts: Sequence[type[FactBase[Any]]]) -> R
                 del unread[name]
             except FactProcessError as error:
                 unread[name] = str(error)
+                if isinstance(error, ToolFailed):
+                    failed.add(name)
             except Exception as error:  # a parser's surprise is this reading's alone
                 unread[name] = f"{type(error).__name__}: {error}"
         name = ""
-    return Readings(values, unread)
+    return Readings(values, unread, failed)

@@ -12,6 +12,11 @@ ABSENT = "absent"
 """Printed by a fact's command in place of a file or tool that is not there."""
 
 
+class ToolFailed(FactProcessError):
+    """The tool that was asked says that it failed: what it is about may be broken. Any other
+    ``FactProcessError`` means that an answer was not understood, and says nothing of that."""
+
+
 class FactValue:
     """Base of the frozen dataclasses that facts return.
 

@@ -127,6 +127,9 @@ def narrow(address: str) -> Callable[[SimulatedHost, Engine], None]:
     return reading("PciDevices", ("## links", links))
 
 
+LISTED = "## query\n{query}\n## rc\n0\n## list\n{more}## instances\n## profiles\n## done"
+
+
 def nvswitch(bus: str) -> str:
     values = {"vendor": "0x10de", "device": "0x1af1", "class": "0x068000", "numa_node": "0"}
     return "".join(f"0000:{bus}:00.0/{name}:{value}\n" for name, value in values.items())
@@ -228,6 +231,33 @@ CASES = [
         "reading Gpus: want it made, have unknown (timed out); read `dmesg` on the host: a card or "
         "its driver that hangs needs a reboot, or repair",
         unfit=True,
+    ),
+    Case(
+        "DRV-17 a GPU of which nvidia-smi has no answer",
+        prints("Gpus", LISTED.format(query="[Unknown Error], [Unknown Error]", more="")),
+        "reading Gpus: want it made, have unknown (nvidia-smi: no answer of a GPU in '[Unknown "
+        "Error], [Unknown Error]'); read `dmesg` on the host: a card or its driver that hangs "
+        "needs a reboot, or repair",
+        unfit=True,
+    ),
+    Case(
+        "nvidia-smi that fails",
+        prints("Gpus", "## query\n## rc\n14"),
+        "reading Gpus: want it made, have unknown (nvidia-smi: exit code 14); read `dmesg` on the "
+        "host: a card or its driver that hangs needs a reboot, or repair",
+        unfit=True,
+    ),
+    Case(
+        "nvidia-smi with words that nobody knows",
+        prints("Gpus", LISTED.format(query="", more="Note: this is new\n")),
+        "reading Gpus: want it made, have unknown (no GPU and no MIG device in 'Note: this is "
+        "new'); run `pyinfra INVENTORY fact facts.mig.Gpus` to see why",
+    ),
+    Case(
+        "an Xid of a form that nobody knows",
+        prints("Xids", "NVRM: GPU0 Xid (bus 41): number 79\n## end"),
+        "reading Xids: want it made, have unknown (no Xid in 'NVRM: GPU0 Xid (bus 41): number "
+        "79'); run `pyinfra INVENTORY fact facts.xid.Xids` to see why",
     ),
     Case(
         "RDMA devices of one namespace each",

@@ -70,8 +70,9 @@ NEEDS: dict[str, set[type]] = {
 }
 
 OF_THE_HARDWARE = {fact.__name__ for fact in (PciDevices, Xids, Infiniband, NvidiaDriver, Gpus)}
-"""Readings that hang when the hardware does: users must not be on such a node. That of another
-stops the run, and is no reason to close a node that serves."""
+"""Readings that hang or fail when the hardware does: users must not be on such a node. That of
+another, or an answer that was not understood, stops the run, and closes no node that serves: a new
+driver may have words that no parser knows, and users may write into the kernel's log."""
 
 
 def need(check: Callable[..., object]) -> set[str]:
@@ -82,12 +83,13 @@ def unread(have: Have) -> Iterator[Refusal]:
     """Unknown is not absent: nothing is decided on a reading that was not made."""
     modules = {fact.__name__: fact.__module__ for fact in registered()}
     for name, reason in sorted(have.readings.unread.items()):
+        broken = name in OF_THE_HARDWARE and name in have.readings.failed
         yield Refusal(
             f"reading {name}", "it made", f"unknown ({reason})",
             "read `dmesg` on the host: a card or its driver that hangs needs a reboot, or repair"
-            if name in OF_THE_HARDWARE
+            if broken
             else f"run `pyinfra INVENTORY fact {modules[name]}.{name}` to see why",
-            unfit=name in OF_THE_HARDWARE,
+            unfit=broken,
         )  # fmt: skip
 
 
