@@ -313,6 +313,15 @@ CASES = [
         unfit=True,
     ),
     Case(
+        "KAD-03 clock between two others that do not agree",
+        both(
+            lambda host, engine: host.facts.update(Clock=lambda h: f"{time.time() - 7200:.3f}"),
+            cluster(ahead_s=-14400.0),
+        ),
+        "clock: want within 30 s of the API server's, have +7200 s; "
+        "set the host's clock and see that it is kept: chrony or timesyncd",
+    ),
+    Case(
         "KAD-03 clock to which the API server's certificate is of the future",
         both(
             lambda host, engine: host.facts.update(Clock=lambda h: f"{time.time() - 7200:.3f}"),

@@ -167,25 +167,27 @@ def space(spec: NodeSpec, have: Have) -> Iterator[Refusal]:
 
 def clock(spec: NodeSpec, have: Have) -> Iterator[Refusal]:
     """By the API server's clock, since that one judges certificates and tokens; else by ours."""
-    ours_s = offset_s = have[Clock].offset_s
-    whose, doubt_s, heard = "this machine's", 0.0, False
+    tolerance_s = spec.clock_tolerance_s
+    by_ours_s = offset_s = have[Clock].offset_s
+    whose, doubt_s, agreed = "this machine's", 0.0, False
     try:
         asked = time.time()
         theirs = have.cluster.server_time().timestamp()
         answered = time.time()
         # The moment lies between question and answer; its Date header has whole seconds.
-        offset_s += (asked + answered) / 2 - (theirs + 0.5)
+        ahead_s = (asked + answered) / 2 - (theirs + 0.5)
         doubt_s = (answered - asked) / 2 + 0.5
-        whose, heard = "the API server's", True
+        offset_s += ahead_s
+        whose, agreed = "the API server's", abs(ahead_s) - doubt_s <= tolerance_s
     except ClusterError:
         pass  # told by the check of the cluster
-    if abs(offset_s) - doubt_s > spec.clock_tolerance_s:
+    if abs(offset_s) - doubt_s > tolerance_s:
         yield Refusal(
-            "clock", f"within {spec.clock_tolerance_s} s of {whose}",
+            "clock", f"within {tolerance_s} s of {whose}",
             f"{offset_s:+.0f} s",
             "set the host's clock and see that it is kept: chrony or timesyncd",
-            # Two against one; else it may be the API server's that is wrong, and all nodes right.
-            unfit=heard and abs(ours_s) > spec.clock_tolerance_s,
+            # Two that agree against one; else another may be wrong, and all nodes right.
+            unfit= abs(by_ours_s) > tolerance_s,
         )  # fmt: skip
 
 
@@ -321,19 +323,21 @@ def fits(spec: NodeSpec, have: Have, joined: bool) -> Iterator[Refusal]:
             "cluster", "no other manager of GPUs", other,
             "decide for one: remove it, or leave these hosts to it",
         )  # fmt: skip
-    there = have.node
-    machine = have[Machine]
-    ours, theirs = machine.machine_id, there.machine_id if there and there.ready else ""
-    if there is not None and ours and theirs and ours != theirs:
+    there, machine = have.node, have[Machine]
+    if there is not None and have.of_another(there):
         yield Refusal(
-            "kubernetes", f"the name {there.name} for this machine",
-            f"another Ready machine of that name (machine-id {theirs})",
-            "give one of them another kube_node_name",
+            "identity",
+            f"Node {there.name} to be this machine "
+            f"({told(machine.machine_id, machine.product_uuid)})",
+            f"that of another ({told(there.machine_id, there.system_uuid)})",
+            "the address leads to another machine, or the name is taken: correct ssh_hostname or "
+            f"kube_node_name; if that machine is gone, `kubectl delete node {there.name}`",
         )  # fmt: skip
-    if joined or not have.asks:
+    ours = there is not None and there.of_machine(machine.machine_id, None)
+    if (joined and ours) or not have.asks:
         return
     # Some twenty questions to the API, and all its nodes: once, before the first change.
-    if rights := have.cluster.missing_rights(spec.kube_namespace):
+    if not joined and (rights := have.cluster.missing_rights(spec.kube_namespace)):
         yield Refusal(
             "kubernetes", "the rights of docs/rbac.yaml", f"no right to {', '.join(rights)}",
             "apply docs/rbac.yaml, see docs/cluster-access.md",
@@ -344,9 +348,14 @@ def fits(spec: NodeSpec, have: Have, joined: bool) -> Iterator[Refusal]:
         yield Refusal(
             "identity", "a machine-id and a product UUID that no node has",
             f"one that Node {other} has",
-            "one is a clone of the other: give it an identity of its own; or it was called so: "
-            f"then `kubectl delete node {other}`",
+            f"the address leads to {other}: correct ssh_hostname; or one is a clone of the other: "
+            "give it an identity of its own; or it was called so: then "
+            f"`kubectl delete node {other}`",
         )  # fmt: skip
+
+
+def told(machine_id: str | None, system_uuid: str | None) -> str:
+    return f"machine-id {machine_id or 'unknown'}, UUID {system_uuid or 'unknown'}"
 
 
 @deploy("Preflight")
