@@ -187,7 +187,7 @@ def clock(spec: NodeSpec, have: Have) -> Iterator[Refusal]:
             f"{offset_s:+.0f} s",
             "set the host's clock and see that it is kept: chrony or timesyncd",
             # Two that agree against one; else another may be wrong, and all nodes right.
-            unfit= abs(by_ours_s) > tolerance_s,
+            unfit=agreed and abs(by_ours_s) > tolerance_s,
         )  # fmt: skip
 
 
