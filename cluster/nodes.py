@@ -88,6 +88,22 @@ class NodeState:
             for taint in self.taints
         )
 
+    def of_machine(self, machine_id: str | None, system_uuid: str | None) -> bool | None:
+        """
+        Whether this is the Node of the machine with that identity; ``None`` if nobody can tell.
+
+        One that was installed anew has another machine-id and its old UUID, and nothing reports as
+        its Node any more; firmware that gives several machines one UUID is told by that.
+        """
+        if _identity(machine_id) and _identity(machine_id) == _identity(self.machine_id):
+            return True
+        differing_id = bool(_identity(machine_id) and _identity(self.machine_id))
+        if not (_identity(system_uuid) and _identity(self.system_uuid)):
+            return False if differing_id and self.ready else None
+        if _identity(system_uuid) == _identity(self.system_uuid):
+            return not (differing_id and self.ready)
+        return False if differing_id else None
+
 
 def node_state(node: Json) -> NodeState:
     """Read a Node object of the API."""
@@ -153,8 +169,8 @@ def twin(api: Api, name: str, machine_id: str, system_uuid: str) -> str | None:
     return None
 
 
-def _identity(text: str) -> str:
-    return text.strip().lower().replace("-", "")
+def _identity(text: str | None) -> str:
+    return (text or "").strip().lower().replace("-", "")
 
 
 def taint(api: Api, name: str, wanted: Taint) -> bool:

@@ -57,14 +57,17 @@ def _keep_closed(
     for text in reasons:
         tell(host, text)
     name = have.spec.kube_node_name
-    have.cluster.taint(name, CLOSED_TAINT)
-    have.cluster.set_condition(
-        name, VALIDATED_CONDITION, "False", reason, redact("; ".join(reasons))[:1024]
-    )
-    have.cluster.sweep_tokens(name)
+    there = have.cluster.node(name)  # pods take minutes: it may have been made anew
+    ours = there is not None and not have.of_another(there)
+    if ours:
+        have.cluster.taint(name, CLOSED_TAINT)
+        have.cluster.set_condition(
+            name, VALIDATED_CONDITION, "False", reason, redact("; ".join(reasons))[:1024]
+        )
+        have.cluster.sweep_tokens(name)
     if row := RUN.rows.get(host.name):
         row.phases["admission"] = "failed"
-        row.finish("closed")
+        row.finish("closed" if ours else "failed")
     return False
 
 

@@ -9,6 +9,7 @@ from typing import TypeVar
 from pyinfra.api import FactBase
 
 from cluster import Cluster, NodeState, PodState
+from facts.os import Machine
 from facts.snapshot import Readings
 from nodespec import NodeSpec
 
@@ -40,6 +41,18 @@ class Have:
     def node(self) -> NodeState | None:
         """The Node object, ``None`` if there is none. Raises ``ClusterError`` if unknown."""
         return self.cluster.node(self.spec.kube_node_name)
+
+    def of_another(self, node: NodeState) -> bool:
+        """Whether *node* is known to be another machine's: then nothing is written on it."""
+        machine = self.known(Machine)
+        return machine is not None and (
+            node.of_machine(machine.machine_id, machine.product_uuid) is False
+        )
+
+    @property
+    def own(self) -> NodeState | None:
+        """The Node object, unless it is another machine's."""
+        return None if self.node is None or self.of_another(self.node) else self.node
 
     @cached_property
     def pods(self) -> list[PodState]:

@@ -359,7 +359,7 @@ def mark_changing(have: Have) -> None:
 
     What did not pass keeps its reason: ``Unknown`` means that it passed, and was changed since.
     """
-    node = have.node
+    node = have.own
     if node is None:
         return
     validated = node.conditions.get(VALIDATED_CONDITION)
@@ -372,7 +372,7 @@ def mark_changing(have: Have) -> None:
 
 def close(state: State, host: Host, have: Have, reason: str) -> bool:
     """Keep users off a node that is not fit for them. Nothing is done on the host."""
-    node = have.node
+    node = have.own
     if node is None:
         return True
     have.cluster.taint(node.name, CLOSED_TAINT)
@@ -391,7 +391,9 @@ def write_reason(state: State, host: Host, have: Have, row: Row) -> bool:
     try:
         node = have.cluster.node(have.spec.kube_node_name)  # the step may have made it
         validated = node.conditions.get(VALIDATED_CONDITION) if node else None
-        if node is None or (not node.closed and validated and validated.status == "True"):
+        if node is None or have.of_another(node):
+            return True
+        if not node.closed and validated and validated.status == "True":
             return True
         # Unknown means that it passed: nothing else may make it look so.
         passed = validated is not None and validated.status == "Unknown" and not node.closed

@@ -340,6 +340,35 @@ def test_a_clone_of_another_node_is_found(
     assert kube.twin("gpu01", machine_id, uuid) == other
 
 
+@pytest.mark.parametrize(
+    ("machine_id", "uuid", "ready", "ours"),
+    [
+        ("9999", "ABCD-01", True, True),
+        ("9999", "other", True, True),  # another mainboard
+        ("0000", "abcd01", False, True),  # installed anew
+        ("0000", "ABCD-01", True, False),  # one UUID for all: a mistake of the firmware's
+        ("0000", "other", False, False),
+        ("0000", "other", True, False),
+        ("0000", None, True, False),
+        ("0000", None, False, None),
+        (None, "other", False, None),
+    ],
+)
+def test_whose_a_node_object_is(
+    kube: Cluster, api: FakeKubeApi, machine_id: str, uuid: str, ready: bool, ours: bool | None
+) -> None:
+    conditions = [{"type": "Ready", "status": str(ready)}]
+    info = {"machineID": "9999", "systemUUID": "abcd-01"}
+    api.node("gpu01", status={"nodeInfo": info, "conditions": conditions})
+    node = kube.node("gpu01")
+    assert node is not None
+    assert node.of_machine(machine_id, uuid) is ours
+    api.node("gpu02", status={})  # no kubelet has reported yet
+    fresh = kube.node("gpu02")
+    assert fresh is not None
+    assert fresh.of_machine(machine_id, uuid) is None
+
+
 def test_a_node_that_is_not_there_cannot_be_tainted(kube: Cluster) -> None:
     with pytest.raises(NotFound, match="node gpu01: want a Node object, have none"):
         kube.taint("gpu01", CLOSED_TAINT)

@@ -418,9 +418,10 @@ CASES = [
     Case(
         "KAD-06 name taken by another machine",
         cluster(nodes={"gpu01": open_node(machine_id="ffff", unschedulable=True)}),
-        "kubernetes: want the name gpu01 for this machine, "
-        "have another Ready machine of that name (machine-id ffff); "
-        "give one of them another kube_node_name",
+        "identity: want Node gpu01 to be this machine (machine-id 4c1e, UUID 2f6c), "
+        "have that of another (machine-id ffff, UUID unknown); the address leads to another "
+        "machine, or the name is taken: correct ssh_hostname or kube_node_name; if that machine "
+        "is gone, `kubectl delete node gpu01`",
         of_the_node=True,
     ),
     Case(
@@ -459,6 +460,11 @@ def test_an_open_node_is_closed_if_it_is_unfit_and_only_then(engine: Engine, cas
     assert engine.cluster.log == (closing if case.unfit else [])
     said = engine.cluster.nodes["gpu01"].conditions["RackwrightValidated"]
     assert said.message == (case.message if case.unfit else "")
+
+
+def old(node: NodeState) -> NodeState:
+    """As it is after its machine was installed anew."""
+    return replace(node, ready=False, machine_id="before", system_uuid="2F6C")
 
 
 CLOSED = {"taints": [{"key": "rackwright.io/not-validated", "effect": "NoSchedule"}]}
@@ -599,9 +605,25 @@ def test_a_clone_of_a_node_of_an_earlier_run_is_named(engine: Engine) -> None:
     row = engine.converge(bare(driver=False), preflight)
     assert row.problems == [
         "identity: want a machine-id and a product UUID that no node has, have one that Node gpu07 "
-        "has; one is a clone of the other: give it an identity of its own; or it was called so: "
-        "then `kubectl delete node gpu07`"
+        "has; the address leads to gpu07: correct ssh_hostname; or one is a clone of the other: "
+        "give it an identity of its own; or it was called so: then `kubectl delete node gpu07`"
     ]
+
+
+@pytest.mark.parametrize(
+    ("node", "asked"),
+    [({"gpu01": open_node()}, False), ({}, True), ({"gpu01": old(open_node())}, True)],
+    ids=["its own", "none", "from before it was installed anew"],
+)
+def test_a_host_that_has_joined_is_compared_with_the_nodes_unless_its_own_is_there(
+    engine: Engine, node, asked
+) -> None:
+    """An address that leads to another node, which is joined as well."""
+    host = bare(driver=False)
+    joined("https://10.0.0.1:6443", CA)(host, engine)
+    engine.cluster.nodes, engine.cluster.twin_of = node, "gpu07"
+    problems = engine.converge(host, preflight).problems
+    assert any("one that Node gpu07 has" in problem for problem in problems) is asked
 
 
 def test_kad_03_a_clock_like_the_api_servers_is_right_whatever_ours_says(engine: Engine) -> None:

@@ -361,6 +361,40 @@ def test_a_node_that_did_not_pass_is_nobodys_though_its_taint_is_gone(engine, ph
     assert count(host.log, "systemctl reboot") == 1
 
 
+@pytest.mark.parametrize("ready", [True, False], ids=["in service", "in repair, or just booting"])
+@pytest.mark.parametrize("joined", [True, False], ids=["joined", "bare"])
+def test_a_node_of_another_machine_is_neither_taken_nor_closed(engine, phases, ready, joined):
+    """The address of gpu01 leads to another machine; what that one lacks is not gpu01's."""
+    host = serves(engine, phases, nvidia_driver_version=OTHER_DRIVER)
+    if not joined:
+        host = whole(engine.cluster)
+    machine(host).gpus = machine(host).gpus[:1]
+    change(engine, ready=ready, machine_id="of-gpu01", system_uuid="of-gpu01", boot_id="its own")
+    there = engine.cluster.nodes["gpu01"]
+    row = engine.converge(host, *phases)
+    assert "have that of another (machine-id of-gpu01, UUID of-gpu01)" in row.problems[0]
+    assert (row.state, host.changes) == ("failed", [])
+    assert engine.cluster.nodes["gpu01"] == there
+
+
+def test_a_machine_that_serves_under_another_name_is_left_alone(engine, phases):
+    """The address of gpu01 leads to gpu02, which is in service; gpu01 is not there."""
+    host = serves(engine, phases, nvidia_driver_version=OTHER_DRIVER)
+    engine.cluster.nodes["gpu02"] = replace(engine.cluster.nodes.pop("gpu01"), name="gpu02")
+    engine.cluster.twin_of = "gpu02"  # as the API says
+    row = engine.converge(host, *phases)
+    assert "have one that Node gpu02 has; the address leads to gpu02" in row.problems[0]
+    assert host.changes == engine.cluster.log == []
+
+
+def test_a_host_that_was_installed_anew_takes_its_node_over(engine, phases):
+    serves(engine, phases)
+    change(engine, ready=False, ready_reason="NodeStatusUnknown")
+    host = whole(engine.cluster, machine_id="f00d")
+    assert engine.converge(host, *phases).state == "open"
+    assert engine.cluster.nodes["gpu01"].machine_id == "f00d"
+
+
 # --- known failures that take more than one phase ----------------------------------------------
 
 

@@ -280,6 +280,7 @@ class SimulatedCluster:
             node, ready=not reason, ready_reason=reason or "KubeletReady", ready_message=message,
             kubelet_version=f"v{kubelet.version}", boot_id=f"boot-{host.boot}",
             machine_id=host.values["machine"].machine_id,
+            system_uuid=host.values["machine"].product_uuid,
             allocatable={**node.allocatable, "cpu": "2"},
         )  # fmt: skip
         self._reconcile()
