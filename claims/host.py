@@ -108,6 +108,8 @@ def mig(have: Readings, node: NodeState | None, spec: NodeSpec) -> Iterator[Find
 
 def ports(have: Readings, node: NodeState | None, spec: NodeSpec) -> Iterator[Finding]:
     """A port of every HCA active, at the declared link layer and rate, with its device files."""
+    if not spec.rdma_required:
+        return
     state = have.of(Infiniband)
     for pci in hcas(have.of(PciDevices), spec):
         device = state.at(pci.address)

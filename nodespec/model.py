@@ -214,8 +214,9 @@ class NodeSpec(BaseModel):
     )
     rdma_required: Flag = key(
         lambda data: data.get("hca_count", 0) > 0,
-        "Keep the node closed unless it offers the RDMA resource. By default so on hosts with "
-        "HCAs.",
+        "Keep the node closed unless its ports are as declared and it offers the RDMA resource. "
+        "By default so on hosts with HCAs; where it is not, a port that is down is told in the "
+        "log, and holds nothing up.",
         form="True or False",
         default_is="True where `hca_count` is not 0",
         example=True,

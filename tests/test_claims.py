@@ -432,6 +432,13 @@ def test_a_host_without_gpus_or_hcas_has_no_findings_of_them() -> None:
     assert found(have, (), **asked, hca_rate_gbps=None) == []
 
 
+def test_where_rdma_is_not_required_a_port_that_is_down_is_no_finding() -> None:
+    have = healthy()
+    port(state="DOWN")(have)
+    assert found(have, ("ports",)) != []
+    assert found(have, ("ports",), rdma_required=False) == []
+
+
 def test_mig_as_declared() -> None:
     have = healthy()
     asked = {"mig_config": "all-3g.20gb", "mig_strategy": "single"}

@@ -294,6 +294,26 @@ def test_a_port_that_goes_down_on_a_converged_host_is_refused_without_a_change(c
     assert "have DOWN (Polling)" in row.problems[0]
 
 
+@pytest.mark.parametrize(
+    "port",
+    [
+        Port(state="1: DOWN", phys_state="2: Polling"),
+        Port(rate="100 Gb/sec (2X HDR)"),
+        Port(link_layer="Ethernet"),
+    ],
+    ids=["down", "too slow", "of another kind"],
+)
+def test_where_rdma_is_not_required_a_port_is_told_and_holds_nothing_up(converge, caplog, port):
+    host = bare(port=port)
+    caplog.set_level("WARNING", "pyinfra")
+    row = converge(host, ofed, rdma_required=False)
+    assert (row.state, row.problems) == ("done", [])
+    assert "load the RDMA modules" in changes(row)
+    assert "] not required, and not there: rdma: want " in caplog.text
+    host.now_s += 4 * ofed.SETTLE_S
+    assert converge(host, ofed, rdma_required=False).planned == []
+
+
 @pytest.mark.parametrize("killed", [False, True])
 def test_ports_get_a_moment_after_their_modules_were_loaded(converge, killed):
     host = bare(port=Port(state="2: INIT"))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 
+from pyinfra import logger
 from pyinfra.api import StringCommand, deploy
 
 from deploys.phases import preflight
@@ -43,7 +44,9 @@ def plan(spec: NodeSpec, have: Have) -> Iterator[Step | Refusal]:
         return
     yield from way_to_gpu_memory(spec, have)
     hcas = asked_for(spec, have[PciDevices])
-    yield from wrong_ports(spec, have, hcas)
+    wrong = list(wrong_ports(spec, have, hcas))
+    if spec.rdma_required:
+        yield from wrong
 
     pending = None
     release = system(have[OsRelease])
@@ -57,7 +60,12 @@ def plan(spec: NodeSpec, have: Have) -> Iterator[Step | Refusal]:
     for step in modules(spec, have):
         pending = pending or "the modules"
         yield step
-    yield from usable(have, hcas, pending)
+    if spec.rdma_required:
+        yield from usable(have, hcas, pending)
+    elif pending is None:
+        for lack in (*wrong, *lacking(have[Infiniband], hcas)):
+            # Nobody is promised RDMA there: it is told, and holds nothing up.
+            logger.warning("[%s] not required, and not there: %s", spec.kube_node_name, lack)
 
 
 def asked_for(spec: NodeSpec, devices: tuple[PciDevice, ...]) -> tuple[PciDevice, ...]:
