@@ -3,7 +3,15 @@
 from cluster.cluster import Cluster
 from cluster.errors import ClusterError, Conflict, NotFound
 from cluster.names import FIELD_MANAGER, NAMESPACE, NODE_LABEL, PROBE_LABEL, RUN_LABEL
-from cluster.nodes import CLOSED_TAINT, VALIDATED_CONDITION, Condition, NodeState, Taint, node_state
+from cluster.nodes import (
+    CLOSED_TAINT,
+    PASSED,
+    VALIDATED_CONDITION,
+    Condition,
+    NodeState,
+    Taint,
+    node_state,
+)
 from cluster.pods import PodState, in_service, pod_state
 from cluster.probing import ProbeResult
 from cluster.tokens import JoinToken
@@ -13,6 +21,7 @@ __all__ = [
     "FIELD_MANAGER",
     "NAMESPACE",
     "NODE_LABEL",
+    "PASSED",
     "PROBE_LABEL",
     "RUN_LABEL",
     "VALIDATED_CONDITION",

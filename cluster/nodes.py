@@ -44,6 +44,10 @@ CLOSED_TAINT: Final = Taint("rackwright.io/not-validated", "", "NoSchedule")
 VALIDATED_CONDITION: Final = "RackwrightValidated"
 """Type of the node condition that says whether, why and since when a node is validated."""
 
+PASSED: Final = "rackwright.io/passed"
+"""Annotation of a node that has passed, and to which nothing disruptive was done since: the time.
+It outlives a closing, which the condition does not."""
+
 
 @dataclass(frozen=True, slots=True)
 class Condition:

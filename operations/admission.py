@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import UTC, datetime
 
 from pyinfra.api import FunctionCommand
 from pyinfra.api.host import Host
@@ -12,6 +13,7 @@ from claims import Finding
 from claims.pods import NotTested, judge, probes
 from cluster import (
     CLOSED_TAINT,
+    PASSED,
     PROBE_LABEL,
     RUN_LABEL,
     VALIDATED_CONDITION,
@@ -40,10 +42,18 @@ def is_open(node: NodeState) -> bool:
     return validated is not None and validated.status == "True" and not node.closed
 
 
-def in_use(node: NodeState) -> bool:
-    """Whether the node had passed and users may be on it: something was changed since."""
-    validated = node.conditions.get(VALIDATED_CONDITION)
-    return validated is not None and validated.status in ("True", "Unknown") and not node.closed
+def full(have: Have, resource: str) -> bool:
+    """
+    Whether it is users who leave no room for a pod with *resource*, on a node that had passed.
+
+    That of a pod without devices is not explained by it, nor is a scheduler that does not answer.
+    """
+    node = have.node
+    return (
+        node is not None
+        and PASSED in node.annotations
+        and any(resource in pod.requests for pod in in_service(have.pods))
+    )
 
 
 def keep_closed(have: Have, reasons: Sequence[str]) -> FunctionCommand:
@@ -76,8 +86,8 @@ def validate_and_open(have: Have) -> FunctionCommand:
     Run pods as a user would, one per kind at once; open the node if all is well, the taint last.
 
     The node is closed meanwhile, so that a run that dies leaves it closed. A pod for which there
-    was no room has tested nothing: a closed node stays closed, since the room should be there;
-    one that had passed before and is full of users' pods is opened again.
+    was no room has tested nothing: the node stays closed, unless it had passed before, nothing
+    disruptive was done to it since, and users hold such devices.
     """
     return calling(_validate_and_open, have)
 
@@ -86,7 +96,6 @@ def _validate_and_open(state: State, host: Host, have: Have) -> bool:
     spec: NodeSpec = have.spec
     cluster: Cluster = have.cluster
     name = spec.kube_node_name
-    used = have.node is not None and in_use(have.node)
     cluster.taint(name, CLOSED_TAINT)
     _sweep(spec, cluster)
     asked = probes(spec, OURS + new_run()[:4])
@@ -94,6 +103,7 @@ def _validate_and_open(state: State, host: Host, have: Have) -> bool:
     results = cluster.probes([probe.manifest for probe in asked], TIMEOUT_S)
     failed: list[str] = []
     untested: list[str] = []
+    forgiven = True
     for probe, result in zip(asked, results, strict=True):
         try:
             failed += map(str, judge(spec, probe, result))
@@ -101,7 +111,8 @@ def _validate_and_open(state: State, host: Host, have: Have) -> bool:
             untested.append(
                 str(Finding(probe.title, "room to run it", str(error), _make_room(spec, cluster)))
             )
-    if failed or (untested and not used):
+            forgiven = forgiven and full(have, probe.resource)
+    if failed or not forgiven:
         reason = "ValidationFailed" if failed else "NotTested"
         return _keep_closed(state, host, have, (*failed, *untested), reason)
     for text in untested:
@@ -111,6 +122,7 @@ def _validate_and_open(state: State, host: Host, have: Have) -> bool:
         name, VALIDATED_CONDITION, "True", "Validated",
         f"{passed}; not tested: {'; '.join(untested)}"[:1024] if untested else passed,
     )  # fmt: skip
+    cluster.annotate(name, {PASSED: datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")})
     cluster.untaint(name, CLOSED_TAINT.key, CLOSED_TAINT.effect)
     return True
 

@@ -18,6 +18,7 @@ from pyinfra.context import ctx_host, ctx_inventory
 
 from cluster import (
     CLOSED_TAINT,
+    PASSED,
     VALIDATED_CONDITION,
     Cluster,
     ClusterError,
@@ -230,7 +231,9 @@ def _converge(phases: Sequence[ModuleType]) -> Iterator[PyinfraCommand]:
                         f"{at}: want {step.want}, have {step.have} after: {step.title}; "
                         f"{step.remedy}"
                     )
-            if not changed:
+            if disruptive := [f"{at} | {step.title}" for at, step in due if step.disrupts]:
+                close_before(have, disruptive)
+            elif not changed:
                 mark_changing(have)
             for at, step in due:
                 started = time.monotonic()
@@ -368,6 +371,32 @@ def mark_changing(have: Have) -> None:
     have.cluster.set_condition(
         node.name, VALIDATED_CONDITION, "Unknown", "Changing", "a run is changing this node"
     )
+
+
+def close_before(have: Have, steps: Sequence[str]) -> None:
+    """
+    Close the node before it is disturbed: nothing that it has passed counts any more.
+
+    Whatever phases the run has, and also if the node is cordoned: who takes that back does not know
+    what was done.
+    """
+    node = have.own
+    if node is None:
+        return
+    validated = node.conditions.get(VALIDATED_CONDITION)
+    have.cluster.taint(node.name, CLOSED_TAINT)
+    if validated is None or validated.status != "False":
+        have.cluster.set_condition(
+            node.name, VALIDATED_CONDITION, "False", "Changing", "a run is changing this node"
+        )
+    if PASSED in node.annotations:
+        have.cluster.annotate(node.name, {PASSED: None})
+    if node.closed:
+        return
+    # Between the question and the taint somebody may have come.
+    users = serving(Have(have.readings, have.spec, have.cluster))
+    if users is not None:
+        raise Refused(disturbed(steps, users))
 
 
 def close(state: State, host: Host, have: Have, reason: str) -> bool:

@@ -15,7 +15,7 @@ from pyinfra.api import FunctionCommand
 
 from claims.pods import NotTested, judge, probes
 from claims.resources import differences
-from cluster import CLOSED_TAINT, VALIDATED_CONDITION, Condition, ProbeResult, Taint
+from cluster import CLOSED_TAINT, PASSED, VALIDATED_CONDITION, Condition, ProbeResult, Taint
 from cluster.manifests import NVIDIA_NODE_LABEL, RDMA_NODE_LABEL
 from deploys.phases import admission, device_plugins, kubernetes
 from facts import readings
@@ -173,7 +173,9 @@ def test_fresh_host_joins_offers_and_is_opened(host, cluster, converge):
     assert row.offers == {"nvidia.com/gpu": "2", "rdma/hca_shared": "63"}
     assert cluster.nodes["gpu01"].taints == (ASKED,)
     # The word first, the taint last: users come only to a node that says that it has passed.
-    assert cluster.log[-2:] == ["condition True Validated", f"untaint {CLOSED_TAINT.key}"]
+    assert cluster.log[-3:] == [
+        "condition True Validated", f"annotate ['{PASSED}']", f"untaint {CLOSED_TAINT.key}",
+    ]  # fmt: skip
     assert cluster.probe_runs == [True]
     assert all(machine(host).packages[name].held for name in KUBERNETES)
 
@@ -799,6 +801,40 @@ def test_a_node_full_of_users_pods_is_opened_again_and_says_what_was_not_tested(
     assert "2 pods and all claims passed; not tested: a pod with one nvidia.com/gpu" in (
         condition(cluster).message
     )
+
+
+@pytest.mark.parametrize(
+    ("kinds", "jobs"),
+    [
+        (["gpu"], {}),
+        (["gpu"], {"rdma/hca_shared": "1"}),
+        (["bare", "gpu"], {"nvidia.com/gpu": "2"}),
+    ],
+    ids=["nobody has them", "other devices", "and one that asks for none"],
+)
+def test_a_pod_without_room_that_no_user_explains_keeps_the_node_closed(
+    open_host, cluster, converge, kinds, jobs
+):
+    """A scheduler that is down, a taint of the disk's."""
+    cluster.pods.append(pod("job", "gpu01", namespace="team", requests=jobs))
+    silent = {**NO_ROOM, "reason": "still Pending after 300 s"}
+    cluster.probe_results = dict.fromkeys(kinds, silent)
+    row = converge(open_host, kube_labels={"rack": "r01"})
+    assert (row.state, condition(cluster).reason) == ("closed", "NotTested")
+    cluster.probe_results = {}
+    assert converge(open_host, kube_labels={"rack": "r01"}).state == "open"
+
+
+def test_an_api_that_hiccups_while_a_full_node_is_validated_again_keeps_nobody_out(
+    open_host, cluster, converge
+):
+    cluster.pods.append(pod("job", "gpu01", namespace="team", requests={"nvidia.com/gpu": "2"}))
+    cluster.probe_results["gpu"] = NO_ROOM
+    cluster.fails = {"probes"}
+    assert converge(open_host, kube_labels={"rack": "r01"}).state == "failed"
+    assert closed(cluster.nodes["gpu01"])
+    cluster.fails = set()
+    assert converge(open_host, kube_labels={"rack": "r01"}).state == "open"
 
 
 def test_a_pod_without_room_is_neither_pass_nor_fail():

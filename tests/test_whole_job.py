@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from cluster import CLOSED_TAINT, VALIDATED_CONDITION, Condition, NodeState
-from deploys.phases import preflight
+from cluster import CLOSED_TAINT, PASSED, VALIDATED_CONDITION, Condition, NodeState
+from deploys.phases import mig, preflight
 from facts.readings import READINGS
 from facts.snapshot import MARK
 from operations import kubeadm, node
@@ -105,7 +105,9 @@ SCENARIOS = (
 
 LOOKS = re.compile(rf"{MARK}|^ask |^cat /proc/sys/kernel|^journalctl|^udevadm settle")
 SENTENCE = re.compile(r"[^:]+: want .+, have .+; .+", re.DOTALL)
-JUDGES = re.compile("^(probe|delete the probes|delete probe-|taint|untaint|condition|sweep)")
+JUDGES = re.compile(
+    "^(annotate|probe|delete the probes|delete probe-|taint|untaint|condition|sweep)"
+)
 
 
 @dataclass
@@ -393,6 +395,59 @@ def test_a_host_that_was_installed_anew_takes_its_node_over(engine, phases):
     host = whole(engine.cluster, machine_id="f00d")
     assert engine.converge(host, *phases).state == "open"
     assert engine.cluster.nodes["gpu01"].machine_id == "f00d"
+
+
+@pytest.mark.parametrize("users", [[], ["job"]], ids=["nobody", "users since"])
+def test_a_node_whose_driver_was_changed_is_not_opened_without_a_gpu_pod(engine, phases, users):
+    """No pod with a GPU has run since: that it had passed before says nothing."""
+    host = serves(engine, phases, nvidia_driver_version=OTHER_DRIVER)
+    change(engine, unschedulable=True)  # drained and cordoned
+    engine.cluster.fails = {"probes"}
+    assert engine.converge(host, *phases).state == "failed"
+    assert count(host.log, "systemctl reboot") == 1
+    assert says(engine).reason == "RunFailed"
+    engine.cluster.fails = set()
+    engine.cluster.pods += [pod(name, "gpu01", **JOB) for name in users]
+    engine.cluster.probe_results["gpu"] = TAKEN
+    row = engine.converge(host, *phases)
+    assert (row.state, says(engine).reason) == ("closed", "NotTested")
+
+
+def test_a_cordoned_node_is_closed_by_one_phase_that_disturbs_it(engine, phases):
+    """Else `kubectl uncordon` would be all that is between it and its users."""
+    host = serves(engine, phases)
+    change(engine, unschedulable=True)
+    row = engine.converge(host, preflight, mig, **DIVIDED)
+    assert row.changes[-1] == "mig | apply the MIG layout"
+    there = engine.cluster.nodes["gpu01"]
+    assert (there.closed, says(engine).status, says(engine).reason) == (True, "False", "Changing")
+    assert PASSED not in there.annotations
+
+
+def test_who_comes_between_the_question_and_the_taint_is_not_disturbed(engine, phases, monkeypatch):
+    host = serves(engine, phases, nvidia_driver_version=OTHER_DRIVER)
+    failed = Condition("False", "ValidationFailed", "pod with nvidia.com/gpu: ...", "")
+    change(engine, conditions={VALIDATED_CONDITION: failed})
+    taint = engine.cluster.taint
+
+    def late(*given):
+        engine.cluster.pods.append(pod("late", "gpu01", **JOB))
+        return taint(*given)
+
+    monkeypatch.setattr(engine.cluster, "taint", late)
+    row = engine.converge(host, *phases)
+    assert " under team/late" in row.problems[0]
+    assert "systemctl reboot" not in "".join(host.log)
+
+
+def test_a_node_that_was_closed_by_a_slip_of_the_inventory_comes_back_full_of_users(engine, phases):
+    host = serves(engine, phases, "job")
+    engine.cluster.probe_results["gpu"] = TAKEN
+    engine.converge(host, *phases, gpu_count=8)
+    assert (engine.cluster.nodes["gpu01"].closed, says(engine).reason) == (True, "NotFit")
+    row = engine.converge(host, *phases)  # mended: nothing was ever done to the host
+    assert (row.state, row.problems) == ("open", [])
+    assert "not tested: a pod with one nvidia.com/gpu" in says(engine).message
 
 
 # --- known failures that take more than one phase ----------------------------------------------

@@ -223,6 +223,14 @@ class SimulatedCluster:
         self._reconcile()
         return True
 
+    def annotate(self, name: str, annotations: dict[str, str | None]) -> bool:
+        self._ask("annotate")
+        node = self._existing(name)
+        self._change(f"annotate {sorted(annotations)}", name)
+        merged = {k: v for k, v in {**node.annotations, **annotations}.items() if v is not None}
+        self.nodes[name] = replace(node, annotations=merged)
+        return True
+
     def set_condition(self, name: str, type: str, status: str, reason: str, message: str) -> bool:
         self._ask("set_condition")
         node = self._existing(name)
