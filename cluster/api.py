@@ -23,7 +23,7 @@ from kubernetes.client import ApiClient, Configuration
 from kubernetes.client.exceptions import ApiException
 from kubernetes.config import ConfigException
 
-from cluster.errors import ClusterError, Conflict, NotFound
+from cluster.errors import ClusterError, Conflict, NoSuchResource, NotFound
 
 Json = dict[str, Any]
 
@@ -37,6 +37,10 @@ POOL_SIZE: Final = 64
 MERGE_PATCH: Final = "application/merge-patch+json"
 STRATEGIC_MERGE_PATCH: Final = "application/strategic-merge-patch+json"
 APPLY_PATCH: Final = "application/apply-patch+yaml"
+
+# What an API server answers, as plain text, for a group or a resource that it does not serve.
+# Source: Go's net/http NotFound, which k8s.io/apiserver pkg/server/mux/pathrecorder.go ends in.
+NO_SUCH_RESOURCE: Final = "404 page not found"
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,21 +90,44 @@ class Api:
         return self.request("GET", path, query=query).json()
 
     def find(self, path: str, **query: str) -> Json | None:
-        """Like :meth:`get`; ``None`` if the server says there is no such thing."""
+        """The object at *path*; ``None`` if the server says there is no such thing."""
         try:
-            return self.get(path, **query)
+            found = self.get(path, **query)
         except NotFound:
             return None
+        if not isinstance(found.get("metadata"), dict):
+            raise self._not_kubernetes(path, "an object", found)
+        return found
 
     def list(self, path: str, **query: str) -> Iterator[Json]:
-        """All items of a collection, read in pages: one huge answer is what times out first."""
+        """
+        All items of a collection, read in pages: one huge answer is what times out first.
+
+        What is not there is told from what was not answered: an answer of any other form raises.
+        """
         token = ""
         while True:
             page = self.get(path, limit="500", **query, **({"continue": token} if token else {}))
-            yield from page.get("items") or ()
+            if not str(page.get("kind", "")).endswith("List") or "items" not in page:
+                raise self._not_kubernetes(path, "a list", page)
+            yield from page["items"] or ()
             token = page.get("metadata", {}).get("continue", "")
             if not token:
                 return
+
+    def list_if_served(self, path: str) -> Iterator[Json]:
+        """Like :meth:`list`, of a resource that the cluster may not know: then there are none."""
+        try:
+            yield from self.list(path)
+        except NoSuchResource:
+            return
+
+    def _not_kubernetes(self, path: str, want: str, have: Json) -> ClusterError:
+        return ClusterError(
+            f"kubernetes api: want {want} as the answer to GET {path} on {self.server}, "
+            f"have {_one_line(json.dumps(have))[:80]}; "
+            "look for a proxy or load balancer that answers in the API server's place"
+        )
 
     def post(self, path: str, body: Json, **query: str) -> Json:
         return self.request("POST", path, body=body, query=query).json()
@@ -201,10 +228,13 @@ def _configuration(kubeconfig: Path) -> Configuration:
 def _refusal(server: str, method: str, path: str, status: int, body: bytes) -> ClusterError:
     """The API server's own words, with what to do about the two refusals that are about access."""
     try:
-        message = str(json.loads(body).get("message", ""))
-    except (ValueError, AttributeError):
-        message = ""
-    message = " ".join((message or body[:200].decode(errors="replace")).split())
+        said = json.loads(body)
+    except ValueError:
+        said = None
+    if not isinstance(said, dict):
+        said = {}
+    text = body[:200].decode(errors="replace")
+    message = " ".join((str(said.get("message", "")) or text).split())
     want = f"kubernetes api: want {method} {path} on {server}"
     if status == 401:
         return ClusterError(
@@ -215,7 +245,19 @@ def _refusal(server: str, method: str, path: str, status: int, body: bytes) -> C
         return ClusterError(
             f"{want}, have 403 {message}; compare the account's rights with docs/rbac.yaml"
         )
-    kind = {404: NotFound, 409: Conflict}.get(status, ClusterError)
+    kind = ClusterError
+    if status == 409:
+        kind = Conflict
+    elif status == 404 and said.get("kind") == "Status" and said.get("reason") == "NotFound":
+        kind = NotFound
+    elif status == 404 and text.strip() == NO_SUCH_RESOURCE:
+        kind = NoSuchResource
+    elif status == 404:
+        # Whoever says so does not know what the cluster has: it is there, for all that we know.
+        return ClusterError(
+            f"{want}, have 404 {message}, which comes from elsewhere; "
+            "look for a proxy or load balancer that answers in the API server's place"
+        )
     what_to_do = (
         "read the API server's log, and run again once it is well"
         if status >= 500 or status == 429

@@ -23,9 +23,8 @@ PLUGIN_IMAGES: Final = ("k8s-device-plugin", "k8s-rdma-shared-dev-plugin")
 def find(api: Api) -> str | None:
     """The first one found, named, or ``None``."""
     for path, title in POLICIES.items():
-        # Not found: no such resource in this cluster, so the operator was never installed.
-        policies = api.find(path)
-        for policy in (policies or {}).get("items", []):
+        # No such resource in this cluster: the operator was never installed.
+        for policy in api.list_if_served(path):
             return f"{title}: {policy['metadata']['name']}"
     for daemonset in api.list("/apis/apps/v1/daemonsets"):
         meta = daemonset["metadata"]

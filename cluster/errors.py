@@ -14,5 +14,9 @@ class NotFound(ClusterError):
     """Asked, and it is not there. Unlike every other error this is an answer."""
 
 
+class NoSuchResource(ClusterError):
+    """The API server does not serve this kind of object: no such group, or no such resource."""
+
+
 class Conflict(ClusterError):
     """Somebody else changed the object in between, owns the field, or the name is taken."""

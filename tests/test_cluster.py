@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import json
 import re
 import subprocess
 import sys
@@ -69,6 +70,53 @@ def kube(api: FakeKubeApi) -> Cluster:
 def ready(status: str = "True", reason: str = "KubeletReady") -> dict[str, Any]:
     since = "2026-11-30T10:00:00Z"
     return {"type": "Ready", "status": status, "reason": reason, "lastTransitionTime": since}
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"<html>default backend - 404</html>",
+        b"404 page not found",
+        b'{"message": "no such route"}',
+        b'{"kind": "Status", "message": "no such route"}',
+    ],
+)
+@pytest.mark.parametrize("ask", ["node", "delete_pod"])
+def test_a_404_that_is_not_the_api_servers_says_nothing_about_the_cluster(
+    kube: Cluster, api: FakeKubeApi, body: bytes, ask: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A load balancer's: a node that cannot be asked for is not one that is not there."""
+    api.node("gpu01")
+    monkeypatch.setattr(api, "answer", lambda request: (404, body))
+    asked = {
+        "node": lambda: kube.node("gpu01"),
+        "delete_pod": lambda: kube._api.delete("/api/v1/namespaces/rackwright/pods/probe"),
+    }
+    with pytest.raises(ClusterError, match="have 404 ") as error:
+        asked[ask]()
+    assert not isinstance(error.value, NotFound)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {},
+        {"message": "welcome"},
+        {"items": []},
+        {"kind": "Node", "items": []},
+        {"kind": "PodList"},
+    ],
+    ids=str,
+)
+def test_an_answer_of_another_form_is_not_an_empty_list(
+    kube: Cluster, api: FakeKubeApi, body: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(api, "answer", lambda request: (200, json.dumps(body).encode()))
+    for ask in (lambda: kube.pods_on("gpu01"), kube.operator_in_charge):
+        with pytest.raises(ClusterError, match="want a list as the answer to GET /api"):
+            ask()
+    with pytest.raises(ClusterError, match="want an object as the answer to GET /api"):
+        kube.node("gpu01")
 
 
 # The connection

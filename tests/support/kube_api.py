@@ -43,6 +43,7 @@ from cryptography.x509.oid import NameOID
 Json = dict[str, Any]
 TOKEN = "operators-bearer-token"
 NAMESPACED = re.compile(r"^(/apis?/.*)/namespaces/[^/]+/([a-z]+)/[^/]+$")
+REASONS = {401: "Unauthorized", 403: "Forbidden", 404: "NotFound", 409: "Conflict"}
 CLUSTER_INFO = "/api/v1/namespaces/kube-public/configmaps/cluster-info"
 
 
@@ -130,6 +131,8 @@ class FakeKubeApi:
 
     def status(self, code: int, message: str) -> tuple[int, bytes]:
         body = {"kind": "Status", "status": "Failure", "message": message, "code": code}
+        if code in REASONS:
+            body["reason"] = REASONS[code]
         return code, json.dumps(body).encode()
 
     def act(self, request: Request) -> tuple[int, bytes]:
@@ -146,6 +149,8 @@ class FakeKubeApi:
             return 200, json.dumps(self.list(path, request.query)).encode()
         if request.method == "PATCH" and request.content_type == "application/apply-patch+yaml":
             return self.apply(request, live)
+        if live is None and path.count("/") == 4 and path.startswith("/apis/"):
+            return 404, b"404 page not found\n"  # a collection of a group that is not served
         if live is None:
             return self.status(404, f'"{path}" not found')
         if request.method == "GET":
@@ -213,7 +218,8 @@ class FakeKubeApi:
         size = min(self.page_size, int(query.get("limit", self.page_size)))
         start = int(query.get("continue", "0"))
         more = str(start + size) if start + size < len(found) else ""
-        return {"items": found[start : start + size], "metadata": {"continue": more}}
+        page = found[start : start + size]
+        return {"kind": "AnyList", "items": page, "metadata": {"continue": more}}
 
     def sign(self) -> None:
         """What the controllers bootstrapsigner and tokencleaner do, without their delay."""
