@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 
 from pyinfra.api import FunctionCommand
 from pyinfra.api.host import Host
 from pyinfra.api.state import State
 
-from claims import Finding
+from claims import Finding, check
 from claims.pods import NotTested, judge, probes
 from cluster import (
     CLOSED_TAINT,
@@ -23,9 +23,14 @@ from cluster import (
     in_service,
 )
 from cluster.probes import new_run
+from facts.mig import Gpus
+from facts.os import Machine
+from facts.snapshot import UnknownReading
 from nodespec import NodeSpec
+from operations import lock
 from operations.failure import calling, tell
-from operations.have import Have
+from operations.have import Have, look
+from operations.reading import forget
 from operations.redaction import redact
 from operations.report import RUN
 
@@ -42,18 +47,17 @@ def is_open(node: NodeState) -> bool:
     return validated is not None and validated.status == "True" and not node.closed
 
 
-def full(have: Have, resource: str) -> bool:
+def excused(have: Have, resource: str, error: NotTested) -> bool:
     """
-    Whether it is users who leave no room for a pod with *resource*, on a node that had passed.
+    Whether it is nothing against a node that had passed that a pod with *resource* tested nothing:
+    users leave it no room, or it ran and the API could not bring its log.
 
-    That of a pod without devices is not explained by it, nor is a scheduler that does not answer.
+    No room for a pod without devices is not explained by users, nor a scheduler that is silent.
     """
     node = have.node
-    return (
-        node is not None
-        and PASSED in node.annotations
-        and any(resource in pod.requests for pod in in_service(have.pods))
-    )
+    if node is None or PASSED not in node.annotations:
+        return False
+    return error.ran or any(resource in pod.requests for pod in in_service(have.pods))
 
 
 def keep_closed(have: Have, reasons: Sequence[str]) -> FunctionCommand:
@@ -61,9 +65,7 @@ def keep_closed(have: Have, reasons: Sequence[str]) -> FunctionCommand:
     return calling(_keep_closed, have, tuple(reasons), "ValidationFailed")
 
 
-def _keep_closed(
-    state: State, host: Host, have: Have, reasons: tuple[str, ...], reason: str
-) -> bool:
+def _keep_closed(state: State, host: Host, have: Have, reasons: Sequence[str], reason: str) -> bool:
     for text in reasons:
         tell(host, text)
     name = have.spec.kube_node_name
@@ -87,7 +89,8 @@ def validate_and_open(have: Have) -> FunctionCommand:
 
     The node is closed meanwhile, so that a run that dies leaves it closed. A pod for which there
     was no room has tested nothing: the node stays closed, unless it had passed before, nothing
-    disruptive was done to it since, and users hold such devices.
+    disruptive was done to it since, and users hold such devices. What the host and the Node object
+    are is looked at once more before the first word that opens it.
     """
     return calling(_validate_and_open, have)
 
@@ -102,29 +105,78 @@ def _validate_and_open(state: State, host: Host, have: Have) -> bool:
     host.log(f"running {', '.join(probe.title for probe in asked)}")
     results = cluster.probes([probe.manifest for probe in asked], TIMEOUT_S)
     failed: list[str] = []
-    untested: list[str] = []
-    forgiven = True
+    untested: list[tuple[str, NotTested]] = []
+    told: list[str] = []
     for probe, result in zip(asked, results, strict=True):
         try:
-            failed += map(str, judge(spec, probe, result))
+            failed += map(str, judge(spec, probe, result, have[Gpus]))
         except NotTested as error:
-            untested.append(
-                str(Finding(probe.title, "room to run it", str(error), _make_room(spec, cluster)))
-            )
-            forgiven = forgiven and full(have, probe.resource)
-    if failed or not forgiven:
-        reason = "ValidationFailed" if failed else "NotTested"
-        return _keep_closed(state, host, have, (*failed, *untested), reason)
-    for text in untested:
+            untested.append((probe.resource, error))
+            remedy = error.remedy or _make_room(spec, cluster)
+            told.append(str(Finding(probe.title, error.want, str(error), remedy)))
+    if failed:
+        return _keep_closed(state, host, have, (*failed, *told), "ValidationFailed")
+
+    # Pods take minutes, in which anything may happen to the host, the Node object and our lock.
+    now = _look_again(host, have)
+    if now is None:
+        return False
+    if reasons := (*meanwhile(have, now), *map(str, check(now.readings, now.node, spec))):
+        return _keep_closed(state, host, now, reasons, "ValidationFailed")
+    if not all(excused(now, resource, error) for resource, error in untested):
+        return _keep_closed(state, host, now, told, "NotTested")
+    for text in told:
         host.log(f"not tested: {text}")
-    passed = f"{len(asked) - len(untested)} pods and all claims passed"
+    passed = f"{len(asked) - len(told)} pods and all claims passed"
     cluster.set_condition(
         name, VALIDATED_CONDITION, "True", "Validated",
-        f"{passed}; not tested: {'; '.join(untested)}"[:1024] if untested else passed,
+        f"{passed}; not tested: {'; '.join(told)}"[:1024] if told else passed,
     )  # fmt: skip
     cluster.annotate(name, {PASSED: datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")})
     cluster.untaint(name, CLOSED_TAINT.key, CLOSED_TAINT.effect)
     return True
+
+
+def _look_again(host: Host, have: Have) -> Have | None:
+    """
+    The host and the Node object as they are now, under a lock that was ours all the time.
+
+    ``None``, with the reason told: another run may have the host, and the last word on the node.
+    """
+    if lock.held(host):
+        forget(host)
+        try:
+            now = look(have.spec, have.cluster)
+        except UnknownReading as error:
+            if lock.held(host):
+                tell(host, str(error))
+                return None
+        else:
+            if lock.held(host):
+                return now
+    tell(
+        host,
+        f"lock: want {lock.PATH} held while the pods ran, have it lost; the connection was cut: "
+        "see that no other run has the host, then run again",
+    )
+    if row := RUN.rows.get(host.name):
+        row.phases["admission"] = "failed"
+        row.finish("failed")  # nothing more is written on the node
+    return None
+
+
+def meanwhile(before: Have, now: Have) -> Iterator[str]:
+    """What was exchanged while the pods ran: then they have tested something else."""
+    tested, there = before.node, now.node
+    want, remedy = "the one that the pods have run on", "run again"
+    if there is None or tested is None or there.uid != tested.uid:
+        yield str(Finding("node object", want, "another" if there else "none", remedy))
+    machine, known = now.known(Machine), before.known(Machine)
+    if machine is not None and known is not None:  # else a claim says so
+        if machine.boot_id != known.boot_id:
+            yield str(Finding("boot", want, "a later one", "look why the host rebooted; " + remedy))
+        if machine.machine_id != known.machine_id:
+            yield str(Finding("machine", want, f"machine-id {machine.machine_id}", remedy))
 
 
 def _sweep(spec: NodeSpec, cluster: Cluster) -> None:

@@ -2,18 +2,43 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TypeVar
 
 from pyinfra.api import FactBase
+from pyinfra.context import ctx_host
 
 from cluster import Cluster, NodeState, PodState
+from facts.network import ApiServer
 from facts.os import Machine
 from facts.snapshot import Readings
 from nodespec import NodeSpec
+from operations.reading import forget, read
 
 T = TypeVar("T")
+
+
+def look(
+    spec: NodeSpec,
+    cluster: Cluster,
+    files: Sequence[str] = (),
+    api_server: Sequence[str] = (),
+    *,
+    asks: bool = True,
+) -> Have:
+    """
+    What is known of the current host now: from the cache if nothing has been sent to it since.
+
+    A busy host may have been slow, and a packet lost: what is wrong with it is wrong twice.
+    """
+    readings = read(files, api_server)
+    api = readings.known(ApiServer)
+    if readings.unread or (api is not None and api.asked and not api.connects):
+        forget(ctx_host.get())
+        readings = read(files, api_server)
+    return Have(readings, spec, cluster, asks=asks)
 
 
 @dataclass

@@ -51,8 +51,7 @@ def take() -> FunctionCommand:
 
 
 def _take(state: State, host: Host) -> bool:
-    greenlet = _held.get(host)
-    if greenlet is not None and not greenlet.dead:
+    if held(host):
         return True
     us = owner()
     beat = f"echo {shlex.quote(us)} > {OWNER_PATH}; while echo {HELD}; do sleep {BEAT_S}; done"
@@ -76,6 +75,12 @@ def _take(state: State, host: Host) -> bool:
         "wait for that run to end, or stop it where it runs",
     )
     return False
+
+
+def held(host: Host) -> bool:
+    """Whether the host's lock has been ours ever since it was taken, as far as is known here."""
+    greenlet = _held.get(host)
+    return greenlet is not None and not greenlet.dead
 
 
 def drop(host: Host) -> None:

@@ -33,8 +33,8 @@ from nodespec import NodeSpec, of_all
 from operations import lock
 from operations.explaining import explained
 from operations.failure import calling, fail_host
-from operations.have import Have
-from operations.reading import forget, read
+from operations.have import Have, look
+from operations.reading import forget
 from operations.redaction import hide, redact, secrets_of
 from operations.report import RUN, Row
 from operations.step import Refusal, Step, phase_name
@@ -178,17 +178,11 @@ def _converge(phases: Sequence[ModuleType]) -> Iterator[PyinfraCommand]:
         cluster = Cluster.connect(spec.kube_kubeconfig)
         api_server = (spec.kube_api_server, cluster.ca_pem.decode())
 
-        def look(changed: bool) -> Have:
+        def now(changed: bool) -> Have:
             # Whether the host reaches the API server is asked once, before the first change.
-            asks = () if changed else api_server
-            readings = read(files, asks)
-            if readings.unread:
-                # A busy host may have been slow: what is wrong with it is wrong twice.
-                forget(ctx_host.get())
-                readings = read(files, asks)
-            return Have(readings, spec, cluster, asks=not changed)
+            return look(spec, cluster, files, () if changed else api_server, asks=not changed)
 
-        have = look(False)
+        have = now(False)
         plan = planned(phases, spec, have)
         show(row, plan)
         refuse(row, plan, have)
@@ -210,7 +204,7 @@ def _converge(phases: Sequence[ModuleType]) -> Iterator[PyinfraCommand]:
         changed = False
         for _ in range(MAX_STEPS):
             forget(ctx_host.get())
-            have = look(changed)
+            have = now(changed)
             plan = planned(phases, spec, have)
             refuse(row, plan, have)
             steps = [(name, item) for name, item in plan if isinstance(item, Step)]
@@ -238,7 +232,9 @@ def _converge(phases: Sequence[ModuleType]) -> Iterator[PyinfraCommand]:
             for at, step in due:
                 started = time.monotonic()
                 host.log(f"{at} | {step.title}: want {step.want}, have {step.have}")
+                locked = False
                 yield lock.take()  # a reboot has dropped it
+                locked = True
                 for command in step.apply():
                     yield explained(command, at, step)
                 host.log(f"{at} | {step.title}: done in {time.monotonic() - started:.0f} s")

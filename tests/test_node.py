@@ -445,10 +445,12 @@ def test_the_lock_itself_lives_and_dies_with_the_connection_of_its_run(monkeypat
 
     assert take(first, "ann@desk pid 6 since 2026-11-30T02:00:00Z")
     assert take(first, "ann")  # once more in the same run: held already
+    assert (lock.held(first), lock.held(second)) == (True, False)
     assert not take(second, "eve@desk pid 7 since 2026-11-30T03:00:00Z")
     (problem,) = RUN.rows["gpu01"].problems
     assert "held by ann@desk pid 6 since 2026-11-30T02:00:00Z" in problem
     lock.drop(first)
+    assert not lock.held(first)
     assert take(third, "joe@desk pid 8 since 2026-11-30T04:00:00Z")
     lock.drop(third)
     gevent.sleep(0)

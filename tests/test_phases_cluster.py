@@ -19,6 +19,7 @@ from cluster import CLOSED_TAINT, PASSED, VALIDATED_CONDITION, Condition, ProbeR
 from cluster.manifests import NVIDIA_NODE_LABEL, RDMA_NODE_LABEL
 from deploys.phases import admission, device_plugins, kubernetes
 from facts import readings
+from facts.mig import Gpus, MigDevice
 from facts.snapshot import MARK
 from operations import admission as opening
 from operations import device_plugins as plugins
@@ -40,7 +41,14 @@ from tests.support.simulated_cluster import (
     connect,
     pod,
 )
-from tests.support.simulated_node import SimulatedFile, SimulatedHost, Unreadable, failed, run
+from tests.support.simulated_node import (
+    SimulatedFile,
+    SimulatedHost,
+    Unreadable,
+    boot,
+    failed,
+    run,
+)
 
 ALL = (kubernetes, device_plugins, admission)
 NVIDIA_FILE, RDMA_FILE = device_plugins.NVIDIA_PATH, device_plugins.RDMA_PATH
@@ -93,6 +101,7 @@ def cluster(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> SimulatedCluster
     # Taking it costs a second per step; tests/test_node.py has it for real.
     held = FunctionCommand(lambda state, host: True, (), {})
     monkeypatch.setattr(node.lock, "take", lambda: held)
+    monkeypatch.setattr(node.lock, "held", lambda host: True)
     for module, name, seconds in (
         (kubeadm, "POLL_S", 0), (kubeadm, "REPAIR_AFTER_S", 0.01),
         (kubeadm, "READY_TIMEOUT_S", 0.6), (kubeadm, "GONE_TIMEOUT_S", 0.02),
@@ -747,6 +756,9 @@ def test_what_did_not_pass_keeps_its_reason_while_something_else_is_changed(
         ("rdma", {}, ("/dev/infiniband/rdma_cm\n", ""), "want /dev/infiniband/rdma_cm*"),
         ("rdma", {}, ("unlimited", "8192"), "have 8192 KiB"),
         ("bare", {}, ("## end", ""), "a whole log"),
+        ("gpu", {}, ("GPU-1)", "GPU-7)"), "want a GPU that the host has, have GPU-7"),
+        ("gpu", {"node": "gpu02"}, None, "want it to run on gpu01, have it on gpu02"),
+        ("bare", {"node": "gpu02", "phase": "Failed"}, None, "want it to run on gpu01, have it on"),
     ],
 )
 def test_a_pod_that_sees_something_else_keeps_the_node_closed(
@@ -840,7 +852,110 @@ def test_an_api_that_hiccups_while_a_full_node_is_validated_again_keeps_nobody_o
 def test_a_pod_without_room_is_neither_pass_nor_fail():
     asked = probes(spec())
     with pytest.raises(NotTested, match="Insufficient"):
-        list(judge(spec(), asked[1], ProbeResult(name="x", **NO_ROOM)))
+        list(judge(spec(), asked[1], ProbeResult(name="x", **NO_ROOM), GPUS))
+
+
+GPUS = Gpus().process(machine(bare(loaded=DRIVER, library=DRIVER)).smi().splitlines())
+LOST_LOG = {"log": None, "reason": "kubernetes api: want .../log, have 502 Bad Gateway; look"}
+
+
+def test_a_pod_whose_log_is_lost_is_neither_pass_nor_fail(open_host, cluster, converge):
+    """The way from the API server to the kubelet is at fault, and not the node."""
+    cluster.probe_results["bare"] = LOST_LOG
+    row = converge(open_host, kube_labels={"rack": "r01"})
+    assert (row.state, condition(cluster).status) == ("open", "True")
+    assert "2 pods and all claims passed; not tested: a pod without devices: want its log" in (
+        condition(cluster).message
+    )
+
+
+def test_a_node_that_never_passed_is_not_opened_without_the_log_of_a_pod(host, cluster, converge):
+    cluster.probe_results["gpu"] = LOST_LOG
+    row = converge(host)
+    assert (row.state, condition(cluster).reason) == ("closed", "NotTested")
+    assert row.problems == [
+        "a pod with one nvidia.com/gpu: want its log, have kubernetes api: want .../log, have 502 "
+        "Bad Gateway; look; look at the way from the API server to the kubelet's port"
+    ]
+
+
+HALF = {
+    "mig_strategy": "mixed",
+    "mig_config": "half",
+    "mig_layouts": {
+        "half": [
+            {"devices": [0], "mig-enabled": False},
+            {"devices": [1], "mig-enabled": True, "mig-devices": {"1g.5gb": 2, "1g.5gb+me": 1}},
+        ]
+    },
+}
+LISTED = """\
+## visible
+## nvidia-smi
+GPU 0: NVIDIA A100-SXM4-40GB (UUID: {gpu})
+{mig}
+## nvidia-smi-exit
+0
+## gpu-files
+/dev/nvidia0
+## rdma-files
+## memlock
+unlimited
+## end
+"""
+MIG = "  MIG {}     Device  0: (UUID: {})"
+
+
+def test_every_kind_of_device_of_a_mixed_node_is_tried():
+    asked = probes(spec(**HALF))
+    resources = ["nvidia.com/gpu", "nvidia.com/mig-1g.5gb", "nvidia.com/mig-1g.5gb.me"]
+    assert [probe.resource for probe in asked if probe.kind == "gpu"] == resources
+    assert len({probe.manifest["metadata"]["name"] for probe in asked}) == len(asked)
+
+
+@pytest.mark.parametrize(
+    ("resource", "gpu", "device", "problem"),
+    [
+        ("gpu", "GPU-0", None, None),
+        ("gpu", "GPU-1", None, "want a GPU that the host has, have GPU-1"),
+        ("mig-1g.5gb", "GPU-1", ("1g.5gb", "MIG-1"), None),
+        ("mig-1g.5gb.me", "GPU-1", ("1g.5gb+me", "MIG-3"), None),
+        ("mig-1g.5gb", "GPU-1", None, "want exactly one MIG device, have 0"),
+        (
+            "mig-1g.5gb",
+            "GPU-1",
+            ("1g.5gb+me", "MIG-3"),
+            "want a MIG device of 1g.5gb that the host has, have MIG-3 of 1g.5gb+me",
+        ),
+        (
+            "mig-1g.5gb",
+            "GPU-1",
+            ("1g.5gb", "MIG-9"),
+            "want a MIG device of 1g.5gb that the host has, have MIG-9 of 1g.5gb",
+        ),
+    ],
+)
+def test_a_pod_has_the_kind_of_device_that_it_asked_for_and_one_of_the_host(
+    resource, gpu, device, problem
+):
+    devices = (
+        MigDevice("1g.5gb", "MIG-1"), MigDevice("1g.5gb", "MIG-2"), MigDevice("1g.5gb+me", "MIG-3")
+    )  # fmt: skip
+    whole, divided = GPUS.gpus
+    divided = replace(divided, mig_mode=True, mig_mode_pending=True, mig_devices=devices)
+    asked = spec(**HALF)
+    (probe,) = [each for each in probes(asked) if each.resource == f"nvidia.com/{resource}"]
+    log = LISTED.format(gpu=gpu, mig=MIG.format(*device) if device else "")
+    result = ProbeResult("x", "Succeeded", log, "", True, "gpu01")
+    found = list(judge(asked, probe, result, replace(GPUS, gpus=(whole, divided))))
+    assert [str(finding) for finding in found] == (
+        [
+            f"pod with nvidia.com/{resource}: {problem}; "
+            "look at the device plugin's log and the CDI specification"
+        ]
+        if problem
+        else []
+    )
 
 
 def test_an_open_node_that_was_changed_is_validated_again_and_closed_meanwhile(
@@ -894,6 +1009,108 @@ def test_admission_alone_on_a_host_that_has_not_joined(host, converge):
     row = converge(host, phases=(admission,))
     assert row.state == "failed"
     assert "waiting for the node to be Ready, which no step brings" in row.problems[0]
+
+
+XID_79 = "NVRM: Xid (PCI:0001:42:00): 79, GPU has fallen off the bus."
+
+
+def lost_gpu(host: SimulatedHost, cluster: SimulatedCluster) -> None:
+    host.facts["Xids"] = lambda h: f"{XID_79}\n## end"
+
+
+def booted(host: SimulatedHost, cluster: SimulatedCluster) -> None:
+    boot(host)
+
+
+def made_anew(host: SimulatedHost, cluster: SimulatedCluster) -> None:
+    cluster.nodes["gpu01"] = replace(cluster.nodes["gpu01"], uid="another")
+
+
+def taken_over(host: SimulatedHost, cluster: SimulatedCluster) -> None:
+    """Deleted; another machine has joined under its name."""
+    cluster.nodes["gpu01"] = replace(
+        EMPTY, name="gpu01", uid="theirs", machine_id="theirs", system_uuid="theirs", ready=True,
+        taints=(CLOSED_TAINT,),
+    )  # fmt: skip
+
+
+def deleted(host: SimulatedHost, cluster: SimulatedCluster) -> None:
+    del cluster.nodes["gpu01"]
+
+
+@pytest.mark.parametrize(
+    ("happens", "state", "problem"),
+    [
+        (lost_gpu, "closed", "have Xid 79"),
+        (booted, "closed", "boot: want the one that the pods have run on, have a later one"),
+        (made_anew, "closed", "node object: want the one that the pods have run on, have another"),
+        (taken_over, "failed", "node object: want the one that the pods have run on, have another"),
+        (deleted, "failed", "node object: want the one that the pods have run on, have none"),
+    ],
+)
+def test_what_happens_while_the_pods_run_keeps_the_node_closed(
+    open_host, cluster, converge, monkeypatch, happens, state, problem
+):
+    probing, after = cluster.probes, []
+
+    def probe(*given):
+        results = probing(*given)
+        happens(open_host, cluster)
+        after.append(dict(cluster.nodes))
+        return results
+
+    monkeypatch.setattr(cluster, "probes", probe)
+    row = converge(open_host, kube_labels={"rack": "r01"})
+    assert row.state == state
+    assert any(problem in told for told in row.problems)
+    assert "condition True Validated" not in cluster.log
+    assert f"untaint {CLOSED_TAINT.key}" not in cluster.log
+    if state == "closed":
+        assert closed(cluster.nodes["gpu01"])
+        assert problem in condition(cluster).message
+    else:  # not ours any more
+        assert cluster.nodes == after[0]
+
+
+@pytest.mark.parametrize("moment", [0, 1], ids=["before it is looked at again", "meanwhile"])
+def test_a_run_that_lost_its_lock_while_the_pods_ran_writes_nothing_on_the_node(
+    open_host, cluster, converge, monkeypatch, moment
+):
+    """The operator's laptop slept; another run has the host now, and changes it."""
+    answers = [True] * moment
+    monkeypatch.setattr(node.lock, "held", lambda host: bool(answers and answers.pop()))
+    probing, after = cluster.probes, []
+
+    def probe(*given):
+        results = probing(*given)
+        changing = Condition("False", "Changing", "a run is changing this node", "")
+        state = replace(cluster.nodes["gpu01"], conditions={VALIDATED_CONDITION: changing})
+        cluster.nodes["gpu01"] = state
+        after.append(state)
+        return results
+
+    monkeypatch.setattr(cluster, "probes", probe)
+    row = converge(open_host, kube_labels={"rack": "r01"})
+    assert (row.state, row.phases["admission"]) == ("failed", "failed")
+    assert "held while the pods ran, have it lost" in row.problems[0]
+    assert cluster.nodes["gpu01"] == after[0]
+
+
+def test_a_node_that_cannot_be_looked_at_again_stays_closed(
+    open_host, cluster, converge, monkeypatch
+):
+    probing = cluster.probes
+
+    def probe(*given):
+        results = probing(*given)
+        open_host.sudo_says = "sudo: a password is required"
+        return results
+
+    monkeypatch.setattr(cluster, "probes", probe)
+    row = converge(open_host, kube_labels={"rack": "r01"})
+    assert "want it read, have a sudo that wants a password" in row.problems[0]
+    assert closed(cluster.nodes["gpu01"])
+    assert condition(cluster).reason == "RunFailed"
 
 
 def test_audit_says_what_is_wrong_and_closes_nothing(open_host, cluster, converge):

@@ -330,10 +330,12 @@ def whole(cluster: SimulatedCluster, name: str = "gpu01", **changes: Any) -> Sim
     host.values["gpus_offered"] = lambda h: {
         "nvidia.com/gpu": str(sum(max(1, len(gpu.devices)) for gpu in runtime(h).gpus))
     }
-    host.values["gpu_listed"] = lambda h: (
-        GPU_LOG + ("\n  MIG 1g.5gb     Device  0: (UUID: MIG-1)" * any(
-            gpu.devices for gpu in runtime(h).gpus
-        ))
+    host.values["gpu_listed"] = lambda h: next(
+        (
+            f"{GPU_LOG}\n  MIG {profile}     Device  0: (UUID: {uuid})"
+            for gpu in runtime(h).gpus for profile, uuid in gpu.devices
+        ),
+        GPU_LOG,
     )  # fmt: skip
     host.moments = cluster.moments
     return connect(cluster, host)
@@ -447,4 +449,5 @@ def make_engine(monkeypatch: pytest.MonkeyPatch, folder: Path) -> Engine:
 
     # Taking it costs a second per step; tests/test_node.py has it for real.
     monkeypatch.setattr(node.lock, "take", lambda: FunctionCommand(taken, (), {}))
+    monkeypatch.setattr(node.lock, "held", lambda host: True)
     return Engine(monkeypatch)
