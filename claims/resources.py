@@ -9,6 +9,11 @@ from kubernetes.utils.quantity import parse_quantity
 from nodespec import NodeSpec, mig_layout
 
 
+def plugins_name(profile: str) -> str:
+    """A MIG profile in a resource's name, where no ``+`` may be."""
+    return profile.replace("+", ".")
+
+
 def expected(spec: NodeSpec) -> dict[str, int]:
     """
     Allocatable resources of a node that is as asked, as in ``{"nvidia.com/mig-1g.5gb": 14}``.
@@ -29,7 +34,7 @@ def expected(spec: NodeSpec) -> dict[str, int]:
                 offered["nvidia.com/gpu"] = whole
             for gpu in divided:
                 for profile in gpu.profiles:
-                    offered[f"nvidia.com/mig-{profile.replace('+', '.')}"] += 1
+                    offered[f"nvidia.com/mig-{plugins_name(profile)}"] += 1
     if spec.hca_count and spec.rdma_required:
         offered[f"{spec.rdma_resource_prefix}/{spec.rdma_resource_name}"] = spec.rdma_resource_max
     return dict(offered)

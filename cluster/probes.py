@@ -107,7 +107,7 @@ def _pod(
         "apiVersion": "v1",
         "kind": "Pod",
         "metadata": {
-            "name": _name(kind, node, run),
+            "name": _name(kind, node, run, resource),
             "namespace": namespace,
             "labels": {
                 **MANAGED_BY,
@@ -143,9 +143,12 @@ def _pod(
     }
 
 
-def _name(kind: Kind, node: str, run: str) -> str:
-    """Unique per kind, node and run, readable, and short enough to be the pod's host name too."""
-    digest = hashlib.sha256(node.encode()).hexdigest()[:6]
+def _name(kind: Kind, node: str, run: str, resource: str | None) -> str:
+    """
+    Unique per kind, node, run and resource, readable, and short enough to be the pod's host name
+    too.
+    """
+    digest = hashlib.sha256(f"{node} {resource}".encode()).hexdigest()[:6]
     return f"probe-{kind}-{node.replace('.', '-')[:30].rstrip('-')}-{digest}-{run}"
 
 

@@ -20,17 +20,25 @@ LOG_LIMIT: Final = 200_000
 # an answer.
 UNSCHEDULABLE_AFTER_S: Final = 15.0
 
+LOG_TRIES: Final = 5
+"""How often the log of a pod that has ended is asked for: it comes from the kubelet, through the
+API server, and says nothing of the node if that way is broken."""
+
 
 @dataclass(frozen=True, slots=True)
 class ProbeResult:
     name: str
     phase: str
     """``Succeeded`` or ``Failed``; ``Pending`` or ``Running`` if it did not end in time."""
-    log: str
+    log: str | None
+    """``None``: there may be one, and the API could not bring it."""
     reason: str
-    """Why it is not ``Succeeded``, in the words of scheduler, kubelet or runtime."""
+    """Why it is not ``Succeeded``, in the words of scheduler, kubelet or runtime; or why there is
+    no log, in those of the API."""
     scheduled: bool
     """False if the scheduler found no room: the probe has tested nothing."""
+    node: str = ""
+    """Where it has been scheduled to, which need not be where it was meant for."""
 
 
 @dataclass(slots=True)
@@ -38,6 +46,7 @@ class _Run:
     path: str
     name: str
     result: ProbeResult | None = None
+    log_tries: int = 0
 
 
 def run(api: Api, manifests: Sequence[Json], timeout_s: float) -> list[ProbeResult]:
@@ -64,18 +73,24 @@ def run(api: Api, manifests: Sequence[Json], timeout_s: float) -> list[ProbeResu
 
 
 def _look(api: Api, entry: _Run, elapsed: float, *, last: bool) -> ProbeResult | None:
-    """The result, if there is one by now; on the last look there always is."""
+    """The result, if there is one by now; on the last look there is, or its log is waited for."""
     pod = api.find(entry.path)
     if pod is None:
         return ProbeResult(entry.name, "Unknown", "", "somebody deleted the probe pod", True)
     status = pod.get("status", {})
     phase = status.get("phase", "Pending")
-    scheduled = bool(pod.get("spec", {}).get("nodeName"))
+    node = pod.get("spec", {}).get("nodeName", "")
+    scheduled = bool(node)
     if phase in {"Succeeded", "Failed"}:
-        log = _log(api, entry.path)
-        return ProbeResult(
-            entry.name, phase, log, "" if phase == "Succeeded" else _why(status), True
-        )
+        reason = "" if phase == "Succeeded" else _why(status)
+        try:
+            log = _log(api, entry.path)
+        except ClusterError as error:
+            entry.log_tries += 1
+            if phase == "Succeeded" and entry.log_tries < LOG_TRIES:
+                return None
+            log, reason = None, reason or str(error)
+        return ProbeResult(entry.name, phase, log, reason, True, node)
     if not scheduled and elapsed >= UNSCHEDULABLE_AFTER_S and (text := _unschedulable(status)):
         return ProbeResult(entry.name, phase, "", text, False)
     if not last:
@@ -84,9 +99,7 @@ def _look(api: Api, entry: _Run, elapsed: float, *, last: bool) -> ProbeResult |
     meta = pod["metadata"]
     if scheduled and phase == "Pending" and (said := warning(api, meta["namespace"], meta["name"])):
         why = f"{why}; {said}"
-    return ProbeResult(
-        entry.name, phase, _log(api, entry.path) if scheduled else "", why, scheduled
-    )
+    return ProbeResult(entry.name, phase, None, why, scheduled, node)
 
 
 def _unschedulable(status: Json) -> str:
@@ -110,11 +123,8 @@ def _why(status: Json) -> str:
 
 
 def _log(api: Api, path: str) -> str:
-    """What the pod printed; a pod that never started has no log, which is not an error of ours."""
-    try:
-        reply = api.request("GET", f"{path}/log", query={"limitBytes": str(LOG_LIMIT)})
-    except ClusterError as error:
-        return f"(no log: {error})"
+    """What the pod printed."""
+    reply = api.request("GET", f"{path}/log", query={"limitBytes": str(LOG_LIMIT)})
     return reply.body.decode(errors="replace")
 
 

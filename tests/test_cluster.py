@@ -907,6 +907,29 @@ def test_probes_are_deleted_when_the_second_cannot_be_created(
 
 
 @pytest.mark.usefixtures("_quick")
+@pytest.mark.parametrize(
+    ("refusals", "log"), [(3, "two GPUs\n"), (99, None)], ids=["for a moment", "for ever"]
+)
+def test_a_log_that_cannot_be_fetched_is_asked_for_again_and_is_then_unknown(
+    kube: Cluster, api: FakeKubeApi, refusals: int, log: str | None
+) -> None:
+    kubelet(api, {"p": terminated(0, "Completed")})
+    api.logs["/api/v1/namespaces/rackwright/pods/p"] = "two GPUs\n"
+    left = [(500, "dial tcp 10.0.0.2:10250: i/o timeout")] * refusals
+    api.before.append(lambda r: left.pop() if left and r.path.endswith("/log") else None)
+    result = kube.run_probe(probe("p"), timeout_s=5)
+    assert (result.phase, result.log, result.scheduled) == ("Succeeded", log, True)
+    assert ("i/o timeout" in result.reason) == (log is None)
+
+
+@pytest.mark.usefixtures("_quick")
+def test_where_a_probe_ran_is_told(kube: Cluster, api: FakeKubeApi) -> None:
+    kubelet(api, {"p": terminated(0, "Completed")})
+    (ran,) = {kube.run_probe(probe("p"), timeout_s=5).node}
+    assert ran == "gpu01"
+
+
+@pytest.mark.usefixtures("_quick")
 def test_a_probe_that_somebody_deletes_is_not_waited_for(kube: Cluster, api: FakeKubeApi) -> None:
     def gone(request: Request) -> None:
         api.objects.pop("/api/v1/namespaces/rackwright/pods/p", None)

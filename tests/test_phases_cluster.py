@@ -925,13 +925,13 @@ def test_every_kind_of_device_of_a_mixed_node_is_tried():
             "mig-1g.5gb",
             "GPU-1",
             ("1g.5gb+me", "MIG-3"),
-            "want a MIG device of 1g.5gb that the host has, have MIG-3 of 1g.5gb+me",
+            "want a MIG device that the host has, of 1g.5gb, have MIG-3 of 1g.5gb+me",
         ),
         (
             "mig-1g.5gb",
             "GPU-1",
             ("1g.5gb", "MIG-9"),
-            "want a MIG device of 1g.5gb that the host has, have MIG-9 of 1g.5gb",
+            "want a MIG device that the host has, of 1g.5gb, have MIG-9 of 1g.5gb",
         ),
     ],
 )

@@ -158,6 +158,9 @@ def of_call(node: ast.Call, scope: Scope, titled: set[str]) -> Iterator[str]:
         parts = [scope.text(argument) for argument in arguments[: PARTS[name]]]
         for component, want, have in itertools.product(*parts):
             yield from known(f"{component}: want {want}, have {have}")
+    if name == "NotTested":
+        for want, have in itertools.product(*map(scope.text, node.args[:2])):
+            yield from known(f"{VALUE}: want {want}, have {have}")
     if name == "Step" or name in titled:
         title = given.get("title") or (node.args[0] if node.args else None)
         yield from (

@@ -395,7 +395,7 @@ class SimulatedCluster:
              "## memlock", "unlimited", "## end"]
         )  # fmt: skip
         values = {"phase": "Succeeded", "log": self.probe_logs.get(kind, log), "reason": ""}
-        values |= {"scheduled": True} | self.probe_results.get(kind, {})
+        values |= {"scheduled": True, "node": entry.node} | self.probe_results.get(kind, {})
         return ProbeResult(name=entry.name, **values)
 
     def sweep_probes(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import tempfile
+from collections import defaultdict
 from dataclasses import dataclass, field
 from functools import cache, cached_property
 from pathlib import Path
@@ -95,15 +96,15 @@ def ssh_config(name: str, data: dict[str, Any]) -> str:
 
 
 @cache
-def pods(inventory: str) -> dict[tuple[str, str], tuple[Probe, ProbeResult]]:
+def pods(inventory: str) -> dict[tuple[str, str], list[tuple[Probe, ProbeResult]]]:
     """Run the user-side pods of all nodes of a cluster at once; by node and kind."""
     asked: dict[int, tuple[Cluster, list[tuple[str, Probe]]]] = {}
     for node in fleet(inventory).values():
         _, list_ = asked.setdefault(id(node.cluster), (node.cluster, []))
         list_ += [(node.name, probe) for probe in probes(node.spec)]
-    found = {}
+    found = defaultdict[tuple[str, str], list[tuple[Probe, ProbeResult]]](list)
     for cluster, of_cluster in asked.values():
         results = cluster.probes([probe.manifest for _, probe in of_cluster], timeout_s=300)
         for (name, probe), result in zip(of_cluster, results, strict=True):
-            found[name, probe.kind] = (probe, result)
+            found[name, probe.kind].append((probe, result))
     return found

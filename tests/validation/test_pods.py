@@ -4,18 +4,26 @@ from __future__ import annotations
 
 import pytest
 
-from claims.pods import judge
+from claims import Finding
+from claims.pods import NotTested, judge
 from claims.resources import expected
+from facts.mig import Gpus
 from tests.validation.fleet import Node, pods
 
 
 def judged(node: Node, kind: str, request: pytest.FixtureRequest) -> None:
-    probe, result = pods(request.config.getoption("--inventory"))[node.name, kind]
-    if not result.scheduled:
-        # A claim that needs a free device and finds none is neither pass nor fail.
-        pytest.skip(f"not tested: {probe.title} found no room on {node.name}: {result.reason}")
-    findings = list(judge(node.spec, probe, result))
+    gpus = node.readings.of(Gpus)
+    findings: list[Finding] = []
+    untested: list[str] = []
+    for probe, result in pods(request.config.getoption("--inventory"))[node.name, kind]:
+        try:
+            findings += judge(node.spec, probe, result, gpus)
+        except NotTested as error:
+            untested.append(f"{probe.title} on {node.name}: want {error.want}, have {error}")
     assert not findings, "\n".join(map(str, findings))
+    if untested:
+        # A claim that needs a free device and finds none is neither pass nor fail.
+        pytest.skip(f"not tested: {'; '.join(untested)}")
 
 
 def test_pod_with_one_gpu_sees_exactly_that_one(node: Node, request) -> None:
