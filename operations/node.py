@@ -411,7 +411,8 @@ def write_reason(state: State, host: Host, have: Have, row: Row) -> bool:
     """
     Say on the node why the run has failed, if it is closed, or was changed by this run.
 
-    A node in service that nothing was done to is as validated as before, and keeps that word.
+    A node in service that nothing was done to is as validated as before, and keeps that word. One
+    that is open and has not passed is closed.
     """
     try:
         node = have.cluster.node(have.spec.kube_node_name)  # the step may have made it
@@ -420,8 +421,10 @@ def write_reason(state: State, host: Host, have: Have, row: Row) -> bool:
             return True
         if not node.closed and validated and validated.status == "True":
             return True
-        # Unknown means that it passed: nothing else may make it look so.
+        # Unknown means that it passed, and was changed in what disturbs nobody: it stays open.
         passed = validated is not None and validated.status == "Unknown" and not node.closed
+        if not passed:  # nor has it ever: somebody may have taken its taint
+            have.cluster.taint(node.name, CLOSED_TAINT)
         have.cluster.set_condition(
             node.name, VALIDATED_CONDITION, "Unknown" if passed else "False", "RunFailed",
             redact("; ".join(row.problems))[:1024],

@@ -450,6 +450,42 @@ def test_a_node_that_was_closed_by_a_slip_of_the_inventory_comes_back_full_of_us
     assert "not tested: a pod with one nvidia.com/gpu" in says(engine).message
 
 
+def test_a_node_that_has_not_passed_is_closed_again_when_its_run_fails(engine, phases, monkeypatch):
+    """An autoscaler takes start-up taints off, or a person at three in the morning."""
+    host = whole(engine.cluster)
+    engine.cluster.pod_waits = "ImagePullBackOff: x"
+    apply = engine.cluster.apply
+
+    def and_the_taint_goes(manifest):
+        change(engine, taints=())
+        return apply(manifest)
+
+    monkeypatch.setattr(engine.cluster, "apply", and_the_taint_goes)
+    assert engine.converge(host, *phases).state == "failed"
+    assert (engine.cluster.nodes["gpu01"].closed, says(engine).status) == (True, "False")
+
+
+def test_a_node_that_did_not_pass_is_closed_by_a_run_that_is_refused(engine, phases):
+    """Users who have come meanwhile stay; no more come."""
+    host = serves(engine, phases, "job", nvidia_driver_version=OTHER_DRIVER)
+    failed = Condition("False", "ValidationFailed", "pod with nvidia.com/gpu: ...", "")
+    change(engine, conditions={VALIDATED_CONDITION: failed})
+    row = engine.converge(host, *phases)
+    assert " under team/job; drain" in row.problems[0]
+    assert (engine.cluster.nodes["gpu01"].closed, host.changes) == (True, [])
+
+
+def test_one_lost_packet_does_not_close_a_node_in_service(engine, phases):
+    host = serves(engine, phases)
+    answers = ["connects\nrc 0", "refused"]
+    host.facts["ApiServer"] = lambda h: answers.pop()
+    assert engine.converge(host, *phases).state == "open"
+    assert (answers, engine.cluster.log) == ([], [])
+    answers = ["refused", "refused"]
+    engine.converge(host, *phases)
+    assert says(engine).reason == "NotFit"
+
+
 # --- known failures that take more than one phase ----------------------------------------------
 
 
