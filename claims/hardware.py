@@ -62,6 +62,23 @@ def hcas_present(have: Readings, node: NodeState | None, spec: NodeSpec) -> Iter
         )  # fmt: skip
 
 
+def slips(devices: tuple[PciDevice, ...], spec: NodeSpec) -> set[str]:
+    """
+    Names of the claims above against which it is the inventory's word that is doubtful: no card is
+    missing, there are more than declared or others in their place.
+    """
+    every_gpu = [device for device in devices if device.is_gpu]
+    every_hca = [device for device in devices if device.is_hca]
+    right = hcas(devices, spec)
+    found = set()
+    if len(every_gpu) >= spec.gpu_count:
+        found.add("gpus_present")
+    # A host may have others besides, for storage: they stand for none that is missing.
+    if len(right) > spec.hca_count or (not right and len(every_hca) >= spec.hca_count):
+        found.add("hcas_present")
+    return found
+
+
 def links_at_full_width(
     have: Readings, node: NodeState | None, spec: NodeSpec
 ) -> Iterator[Finding]:

@@ -165,7 +165,26 @@ CASES = [
         reading("PciDevices", ("device:0x20b0", "device:0x2330")),
         "hardware: want 2 GPUs of A100-SXM4-40GB, have 0 and 2 of H100-SXM5-80GB; "
         "look for the GPU with lspci and in the BMC's log, or correct gpu_count and gpu_model",
-        unfit=True,
+    ),
+    Case(
+        "more GPUs than declared: a slip of the inventory",
+        nothing,
+        "hardware: want 1 GPUs of A100-SXM4-40GB, have 2; "
+        "look for the GPU with lspci and in the BMC's log, or correct gpu_count and gpu_model",
+        asked={"gpu_count": 1},
+    ),
+    Case(
+        "another HCA than declared: a slip of the inventory",
+        reading("PciDevices", ("device:0x101b", "device:0x1021")),
+        "hardware: want 2 HCAs of ConnectX-6, have 0; "
+        "look for the adapter with lspci and in the BMC's log, or correct hca_count",
+    ),
+    Case(
+        "DRV-17 every HCA missing but one for storage",
+        reading("PciDevices", ("device:0x101b", "device:0x1021")),
+        "hardware: want 2 HCAs of ConnectX-6, have 0; "
+        "look for the adapter with lspci and in the BMC's log, or correct hca_count",
+        unfit=True, machine={"hcas": ["0001:51:00.0"]},
     ),
     Case(
         "DRV-09 NVSwitches, and nobody who installs Fabric Manager",
