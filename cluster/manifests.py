@@ -85,10 +85,14 @@ def outdated(pod: PodState, manifest: Json) -> bool:
     return pod.annotations.get(TEMPLATE_HASH) != wanted
 
 
-def plugin_pods(pods: list[PodState], name: str) -> list[PodState]:
-    """Of the pods on a node, those of the plugin *name*; more than one is a fault."""
+def plugin_pods(pods: list[PodState], name: str, namespace: str) -> list[PodState]:
+    """
+    Of the pods on a node, those of our plugin *name*; more than one is a fault.
+
+    By the DaemonSet that owns them: labels are as NVIDIA's chart gives them to those of others.
+    """
     return [
         pod
         for pod in pods
-        if pod.owner_kind == "DaemonSet" and pod.labels.get("app.kubernetes.io/name") == name
+        if (pod.namespace, pod.owner_kind, pod.owner_name) == (namespace, "DaemonSet", name)
     ]

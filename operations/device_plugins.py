@@ -58,7 +58,7 @@ def lacking(
         return ["no Node object"]
     clauses = differences(spec, node.allocatable)
     for name in names:
-        mine = plugin_pods(list(pods), name)
+        mine = plugin_pods(list(pods), name, spec.kube_namespace)
         if not mine:
             clauses.append(f"no pod of {name}")
         elif len(mine) > 1:
@@ -103,7 +103,7 @@ def _wait_offered(
         if now != said:
             host.log(f"waiting for the device plugins: {now}")
             said = now
-        mine = [pod for name in names for pod in plugin_pods(pods, name)]
+        mine = [pod for name in names for pod in plugin_pods(pods, name, spec.kube_namespace)]
         moment = time.monotonic()
         if len(mine) != len(names) or not all(pod.ready and not pod.deleting for pod in mine):
             running_since = moment
@@ -131,7 +131,7 @@ def reasons(spec: NodeSpec, cluster: Cluster, names: tuple[str, ...]) -> list[st
         return [str(error)]
     found = []
     for name in names:
-        mine = plugin_pods(pods, name)
+        mine = plugin_pods(pods, name, spec.kube_namespace)
         if not mine:
             found.append(f"{name} has no pod here: look at its DaemonSet's events")
         for pod in mine:

@@ -98,15 +98,20 @@ def test_a_plugin_runs_as_a_container_of_its_image() -> None:
     assert images == list(IMAGES.values())
 
 
-def plugin_pod(annotations: dict[str, str], owner: str = "DaemonSet") -> PodState:
+def plugin_pod(
+    annotations: dict[str, str],
+    kind: str = "DaemonSet",
+    owner: str = "nvidia-device-plugin",
+    namespace: str = "rackwright",
+) -> PodState:
     return pod_state(
         {
             "metadata": {
                 "name": "nvidia-device-plugin-x7k2p",
-                "namespace": "rackwright",
+                "namespace": namespace,
                 "annotations": annotations,
                 "labels": {"app.kubernetes.io/name": "nvidia-device-plugin"},
-                "ownerReferences": [{"kind": owner, "name": "x", "controller": True}],
+                "ownerReferences": [{"kind": kind, "name": owner, "controller": True}],
             }
         }
     )
@@ -124,9 +129,15 @@ def test_a_pod_of_an_older_manifest_is_told() -> None:
 
 
 def test_the_plugins_pods_are_those_of_its_daemonset() -> None:
-    ours, other = plugin_pod({}), plugin_pod({}, owner="ReplicaSet")
-    assert plugin_pods([ours, other], "nvidia-device-plugin") == [ours]
-    assert plugin_pods([ours, other], "rdma-shared-device-plugin") == []
+    """NVIDIA's chart gives its pods the same label."""
+    ours = plugin_pod({})
+    theirs = [
+        plugin_pod({}, kind="ReplicaSet"),
+        plugin_pod({}, owner="nvdp-nvidia-device-plugin"),
+        plugin_pod({}, namespace="kube-system"),
+    ]
+    assert plugin_pods([ours, *theirs], "nvidia-device-plugin", "rackwright") == [ours]
+    assert plugin_pods([ours, *theirs], "rdma-shared-device-plugin", "rackwright") == []
 
 
 # Files on the node

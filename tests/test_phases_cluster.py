@@ -704,6 +704,18 @@ def test_rdm_06_two_pods_of_one_plugin_are_a_fault(open_host, cluster, converge)
     assert "2 pods of rdma-shared-device-plugin" in converge(open_host).problems[0]
 
 
+def test_a_pod_of_somebodys_daemonset_with_the_usual_label_is_left_alone(
+    open_host, cluster, converge
+):
+    theirs = pod(
+        "theirs", "gpu01", namespace="team", owner_kind="DaemonSet", owner_name="nvdp",
+        labels={"app.kubernetes.io/name": "nvidia-device-plugin"},
+    )  # fmt: skip
+    cluster.pods.append(theirs)
+    assert converge(open_host).state == "open"
+    assert theirs in cluster.pods
+
+
 def test_rdm_04_a_thousand_shares_are_1k_in_the_apis_words(host, converge):
     row = converge(host, rdma_resource_max=1000)
     assert row.state == "open"
@@ -996,6 +1008,19 @@ def test_pods_of_a_killed_admission_are_deleted_and_those_of_a_validation_left_a
     converge(open_host, kube_labels={"rack": "r01"})
     assert ours not in cluster.pods
     assert theirs in cluster.pods
+
+
+def test_admission_alone_opens_no_node_without_the_taints_that_are_asked_for(
+    open_host, cluster, converge
+):
+    """A Node object that was made anew by hand."""
+    cluster.nodes["gpu01"] = replace(cluster.nodes["gpu01"], taints=(CLOSED_TAINT,))
+    row = converge(open_host, phases=(admission,), kube_taints=["team=a:NoSchedule"])
+    assert row.state == "closed"
+    assert row.problems == [
+        "kubernetes: want the taint team=a:NoSchedule, have none; run deploys/gpu_node.py"
+    ]
+    assert converge(open_host, kube_taints=["team=a:NoSchedule"]).state == "open"
 
 
 def test_a_node_of_another_machine_is_not_opened(open_host, cluster, converge):

@@ -120,7 +120,11 @@ def plan(spec: NodeSpec, have: Have) -> Iterator[Step | Refusal]:
     stale = [
         pod
         for manifest in manifests
-        for pod in (plugin_pods(have.pods, manifest["metadata"]["name"]) if have.node else ())
+        for pod in (
+            plugin_pods(have.pods, manifest["metadata"]["name"], spec.kube_namespace)
+            if have.node
+            else ()
+        )
         if not pod.deleting
         and (
             manifest["metadata"]["name"] in rewritten
@@ -152,7 +156,7 @@ def plan(spec: NodeSpec, have: Have) -> Iterator[Step | Refusal]:
 
 def older(pod: PodState, plugins: dict[str, str], have: Have) -> bool:
     """Whether the pod's container started before its file was written: it is read at start only."""
-    path = plugins.get(pod.labels.get("app.kubernetes.io/name", ""))
+    path = plugins.get(pod.owner_name)
     file = have[Files].get(path) if path else None
     if file is None or not pod.started_at:
         return False

@@ -328,7 +328,8 @@ class SimulatedCluster:
                 selected = node.labels.get(label) == value
                 mine = [
                     pod for pod in self.pods
-                    if pod.node == node.name and pod.labels.get("app.kubernetes.io/name") == name
+                    if (pod.node, pod.owner_name) == (node.name, name)
+                    and pod.namespace == manifest["metadata"]["namespace"]
                 ]  # fmt: skip
                 if not selected:
                     self.pods = [pod for pod in self.pods if pod not in mine]
@@ -342,7 +343,7 @@ class SimulatedCluster:
         if not self.pod_waits:
             self._offer(name, manifest, node)
         return pod(
-            f"{name}-{len(self.log)}", node, uid=uid, owner_kind="DaemonSet",
+            f"{name}-{len(self.log)}", node, uid=uid, owner_kind="DaemonSet", owner_name=name,
             ready=not self.pod_waits, waiting_reason=self.pod_waits,
             started_at="" if self.pod_waits else at(host.now_s + 1),
             labels=dict(meta["labels"]), annotations=dict(meta["annotations"]),
