@@ -16,6 +16,19 @@ SHOWN = "***"
 SECRET_NAME = re.compile(r"password|passwd|passphrase|secret|token|credential", re.IGNORECASE)
 """In the name of a key of host data or of a kubeconfig: its value is nobody's business."""
 
+# Part of a name whose value is a secret, and the name's end behind it.
+_WORD = (
+    r"(?:passw(?:or)?d|passphrase|secret|token|credential|api[-_]?key|access[-_]?key|"
+    r"client-key-data|private[-_]?key|(?<![a-z])authorization(?![\w-])|(?<![a-z])auth(?![a-z]))"
+    r"[\w-]{0,64}[\"']?"
+)
+# One with quotes is shown whole up to the last: a quote may be escaped, or lack its end.
+_STRING = (
+    r"(?>\"\"\"[\s\S]*?\"\"\"|\"(?:[^\"\\\n]|\\.)*+\"|'(?:[^'\\\n]|\\.)*+'|'[^'\n]*'|[\"'][^\n]*)"
+)
+_GAP = r"[\s+-]*+"  # between the items of an array, in a diff too
+_ARRAY = rf"(?>\[{_GAP}{_STRING}(?:{_GAP},{_GAP}{_STRING})*+(?:{_GAP},)?{_GAP}\]|\[[^\]\n]++\]?|\[)"
+
 # Forms of secrets that we need not know to recognise them.
 FORMS: tuple[tuple[re.Pattern[str], str], ...] = (
     # http://user:password@proxy.example.com:3128
@@ -29,15 +42,54 @@ FORMS: tuple[tuple[re.Pattern[str], str], ...] = (
     # A service account's token, or any other JSON web token.
     (re.compile(r"\beyJ[\w-]{8,}\.[\w-]+\.[\w-]*"), SHOWN),
     (re.compile(r"\b(bearer|basic)\s+[\w.~+/=-]{8,}", re.IGNORECASE), rf"\1 {SHOWN}"),
-    # "password": "x"   password = "x"   --token=x   PASSWORD=x   and, at a line's end, token: x
+    # YAML's block, and a value to its line's end:   token: |   and   password: a b  # c
     (
         re.compile(
-            r"((?:passw(?:or)?d|passphrase|secret|token|credential|api[-_]?key|"
-            r"client-key-data|private[-_]?key|\bauth)s?[\"']?\s*)"
-            r"(?:([:=]\s*)(?:\"[^\"\n]*\"|'[^'\n]*')|(=\s*)[^\s\"',;{}\[\]]+|(:\s*)[^\s\"'{}\[\]]+\s*$)",
+            rf"^(([ \t+-]*+)[\"']?[\w.-]{{0,64}}?{_WORD}[ \t]*:[ \t]*)[|>][-+\d]*[ \t]*(?:#.*)?"
+            r"(?:\n(?:\2[ \t]+.*|[ \t+-]*(?=\n)))+",
+            re.IGNORECASE | re.MULTILINE,
+        ),
+        rf"\1{SHOWN}",
+    ),
+    (
+        re.compile(
+            rf"^([ \t+-]*+[\w.-]{{0,64}}?{_WORD}[ \t]*:[ \t]+)"
+            r"(?!want |(?:bearer|basic) \*)[^\s\"'\[{|>].*$",
+            re.IGNORECASE | re.MULTILINE,
+        ),
+        rf"\1{SHOWN}",
+    ),
+    # "password": "x"   password = "x"   auth = ["x"]   SECRET_KEY=x   and, at an end,   token: x
+    (
+        re.compile(
+            rf"({_WORD}\s*)"
+            rf"(?:([:=]\s*)(?:{_ARRAY}|{_STRING})|(=\s*)[^\s\"'\[](?:[^\s\"']|{_STRING})*"
+            r"|(:\s*)[^\s\"'{}\[\],]+(?=\s*[,}]|\s+#|\s*$))",
             re.IGNORECASE | re.MULTILINE,
         ),
         rf"\1\2\3\4{SHOWN}",
+    ),
+    # --password x
+    (
+        re.compile(
+            rf"((?<![\w-])--?[\w-]{{0,64}}?{_WORD}[ \t]+)(?:{_STRING}|(?!--|[:=])[^\s\"']+)",
+            re.IGNORECASE,
+        ),
+        rf"\1{SHOWN}",
+    ),
+    # curl -u user:x
+    (
+        re.compile(r"((?<!\S)(?:-u ?|--(?:proxy-)?user[ =])[\"']?[^\s:\"']+:)[^\s\"']+"),
+        rf"\1{SHOWN}",
+    ),
+    # .netrc and apt's auth.conf: machine x login y password z, on one line or on three
+    (
+        re.compile(
+            r"(\b(?:machine\s+\S+|default|login\s+\S+)\s+(?:login\s+\S+\s+)?password\s+)\S+|"
+            r"(^[ \t+-]*+password[ \t]+)(?![:=])\S+(?=\s*$)",
+            re.IGNORECASE | re.MULTILINE,
+        ),
+        rf"\1\2{SHOWN}",
     ),
 )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from pathlib import Path
 
@@ -261,6 +262,21 @@ def test_mirrors_are_changed_on_a_node_in_service_since_they_ask_for_no_restart(
     row = converge(host, *ALL, registry_mirrors={"docker.io": MIRROR, "ghcr.io": MIRROR})
     assert changes(row) == ["point containerd at the registry mirrors"]
     assert MIRROR in host.files["/etc/containerd/certs.d/ghcr.io/hosts.toml"].text
+
+
+def test_a_hosts_toml_of_others_is_neither_shown_nor_lost(converge, caplog):
+    caplog.set_level(logging.DEBUG, "pyinfra")
+    host = converged(converge)
+    path = "/etc/containerd/certs.d/docker.io/hosts.toml"
+    theirs = SimulatedFile('[host."https://m.test".header]\nX-Key = ["AKCp8-s3cr3t"]\n', "0600")
+    host.files[path] = theirs
+    row = converge(host, *ALL)
+    assert changes(row) == ["point containerd at the registry mirrors"]
+    assert host.files[f"{path}.disabled"] == theirs
+    assert host.files[path].text.startswith(containerd.MARK)
+    assert f"{path} of somebody else's, which is kept" in caplog.text
+    assert "AKCp8-s3cr3t" not in caplog.text
+    assert converge(host, *ALL).planned == []
 
 
 MAIN_FILES = {

@@ -19,13 +19,13 @@ from facts.containerd import (
     Containerd,
     ContainerdService,
 )
-from facts.files import Files
+from facts.files import Files, FileState
 from facts.mig import Gpu, Gpus
 from facts.nvidia import NvidiaDriver
 from facts.packages import Packages
 from nodespec import NodeSpec
 from operations import containerd, node, packages, repositories
-from operations.files import WRITTEN_BY_OTHERS, all_written, put, written
+from operations.files import WRITTEN_BY_OTHERS, put, set_aside, written
 from operations.have import Have
 from operations.step import Commands, Refusal, Step
 
@@ -118,14 +118,35 @@ def mirrored(spec: NodeSpec, have: Have) -> Iterator[Step]:
         containerd.hosts_path(registry): containerd.hosts_toml(registry, mirror)
         for registry, mirror in sorted(spec.registry_mirrors.items())
     }
-    if step := all_written("point containerd at the registry mirrors", mirrors, have[Files]):
-        yield step
+    now = have[Files]
+    title = "point containerd at the registry mirrors"
+    steps = []
+    for path, text in mirrors.items():
+        # What others have written there may hold credentials; ours cannot.
+        if step := written(title, path, text, now, secret=not ours(now[path])):
+            steps.append((path, step))
+    if steps:
+
+        def point() -> Commands:
+            for path, step in steps:
+                if not ours(now[path]):
+                    yield set_aside(path)
+                yield from step.apply()
+
+        yield Step(
+            title, ", ".join(step.want for _, step in steps),
+            ", ".join(
+                step.have if ours(now[path]) else f"{path} of somebody else's, which is kept"
+                for path, step in steps
+            ),
+            point, diff="".join(step.diff or "" for _, step in steps) or None,
+            remedy=f"{WRITTEN_BY_OTHERS}: `ls -l {containerd.CERTS_D}/*`",
+        )  # fmt: skip
     forgotten = [
         path
-        for path, file in have[Files].items()
+        for path, file in now.items()
         if path.startswith(f"{containerd.CERTS_D}/") and path not in mirrors
-        # Those of others are theirs.
-        and file is not None and file.text is not None and file.text.startswith(containerd.MARK)
+        and file is not None and ours(file)
     ]  # fmt: skip
     if forgotten:
 
@@ -138,6 +159,11 @@ def mirrored(spec: NodeSpec, have: Have) -> Iterator[Step]:
             "no file of ours for another registry", ", ".join(forgotten), remove,
             remedy=f"{WRITTEN_BY_OTHERS}: `ls -l {containerd.CERTS_D}`",
         )  # fmt: skip
+
+
+def ours(file: FileState | None) -> bool:
+    """Whether nobody loses anything by what happens to a file."""
+    return file is None or (file.text is not None and file.text.startswith(containerd.MARK))
 
 
 def running(have: Have, *, pending: bool) -> Iterator[Step]:

@@ -417,7 +417,7 @@ def bare(name: str = "gpu01", **changes: Any) -> SimulatedHost:
     host.on("^swapoff -a", swapoff)
     host.half("^swapoff -a", lambda h, m, s: not state.swaps.clear())
     host.on("apt-helper", key)
-    host.on("^mv -f (\\S+) (\\S+).disabled$", set_aside)
+    host.on("^mv -T --backup=numbered (\\S+) (\\S+).disabled$", set_aside)
     host.on("^rm -f (\\S+)$", remove)
     host.on("^systemctl daemon-reload && systemctl enable nvidia-persistenced", persistenced)
     host.half(
@@ -576,7 +576,11 @@ def key(host: SimulatedHost, match: re.Match[str], stdin: str) -> str:
 
 
 def set_aside(host: SimulatedHost, match: re.Match[str], stdin: str) -> bool:
-    return machine(host).sources.pop(match[1], None) is not None
+    path = match[1].strip("'")
+    if (file := host.files.pop(path, None)) is not None:
+        host.files[f"{path}.disabled"] = file
+        return True
+    return machine(host).sources.pop(path, None) is not None
 
 
 def remove(host: SimulatedHost, match: re.Match[str], stdin: str) -> bool:
