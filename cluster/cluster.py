@@ -175,4 +175,4 @@ class Cluster:
         self, node_name: str, namespace: str = NAMESPACE, older_than_s: float = 600
     ) -> list[str]:
         """Delete probe pods that killed runs left on this node; returns their names."""
-        return probing.sweep(self._api, node_name, namespace, older_than_s)
+        return probing.sweep(self._api, node_name, namespace, older_than_s, self.server_time)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Final
 
 from cluster.api import Api, Json
@@ -140,12 +140,20 @@ def _delete(api: Api, runs: Sequence[_Run]) -> None:
         raise failed
 
 
-def sweep(api: Api, node_name: str, namespace: str, older_than_s: float) -> list[str]:
-    now = datetime.now(UTC)
+def sweep(
+    api: Api,
+    node_name: str,
+    namespace: str,
+    older_than_s: float,
+    server_time: Callable[[], datetime],
+) -> list[str]:
     selector = f"{PROBE_LABEL},{NODE_LABEL}={label_value(node_name)}"
     collection = f"/api/v1/namespaces/{namespace}/pods"
     swept = []
-    for pod in api.list(collection, labelSelector=selector):
+    if not (pods := list(api.list(collection, labelSelector=selector))):
+        return []
+    now = server_time()  # the clock that has dated them: ours may be a day ahead
+    for pod in pods:
         meta = pod["metadata"]
         age = now - datetime.fromisoformat(meta["creationTimestamp"])
         # A younger one may belong to a run that is alive.

@@ -939,8 +939,12 @@ def test_a_probe_that_somebody_deletes_is_not_waited_for(kube: Cluster, api: Fak
     assert (result.phase, result.reason) == ("Unknown", "somebody deleted the probe pod")
 
 
-def test_only_old_probes_of_the_node_are_swept(kube: Cluster, api: FakeKubeApi) -> None:
-    old = f"{datetime.now(UTC) - timedelta(hours=1):%Y-%m-%dT%H:%M:%SZ}"
+@pytest.mark.parametrize("ahead", [timedelta(0), timedelta(days=-1), timedelta(days=1)], ids=str)
+def test_only_old_probes_of_the_node_are_swept_by_the_servers_clock(
+    kube: Cluster, api: FakeKubeApi, ahead: timedelta
+) -> None:
+    api.now = lambda: datetime.now(UTC) + ahead
+    old = f"{api.now() - timedelta(hours=1):%Y-%m-%dT%H:%M:%SZ}"
     labels = {"rackwright.io/probe": "gpu", "rackwright.io/node": "gpu01"}
     api.pod("rackwright", "old", metadata={"labels": labels, "creationTimestamp": old})
     api.pod("rackwright", "young", metadata={"labels": labels})
