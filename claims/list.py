@@ -27,6 +27,7 @@ CLAIMS: dict[str, Claim] = {
     "runtime": host.runtime,
     "ready": node.ready,
     "of_this_host": node.of_this_host,
+    "taints": node.taints,
     "version": node.version,
     "resources": node.resources,
 }

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from claims.finding import Finding
 from claims.resources import differences
-from cluster import NodeState
+from cluster import CLOSED_TAINT, NodeState, Taint
 from facts.os import Machine
 from facts.snapshot import Readings
 from nodespec import NodeSpec
@@ -46,6 +46,19 @@ def resources(have: Readings, node: NodeState | None, spec: NodeSpec) -> Iterato
         yield Finding(
             "device plugins", "what the hardware has", "; ".join(left), "read the plugins' logs"
         )
+
+
+def taints(have: Readings, node: NodeState | None, spec: NodeSpec) -> Iterator[Finding]:
+    """An open node keeps out whom it is asked to keep out."""
+    if node is None:
+        return
+    for taint in map(Taint.parse, spec.kube_taints):
+        if taint not in node.taints:
+            yield Finding(
+                "kubernetes", f"the taint {taint}",
+                ", ".join(str(other) for other in node.taints if other != CLOSED_TAINT) or "none",
+                "run deploys/gpu_node.py",
+            )  # fmt: skip
 
 
 def version(have: Readings, node: NodeState | None, spec: NodeSpec) -> Iterator[Finding]:

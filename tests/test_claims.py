@@ -72,7 +72,7 @@ def found(
     ]
 
 
-OF_THE_NODE = ("ready", "of_this_host", "version", "resources")
+OF_THE_NODE = ("ready", "of_this_host", "taints", "version", "resources")
 
 
 def changed(fact: type[FactBase[Any]], **values: object) -> Callable[[dict[Any, Any]], None]:
