@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import logging
 import runpy
@@ -12,13 +13,14 @@ from typing import Any
 
 import pytest
 import yaml
+from pyinfra.context import ctx_host
 
-from operations import boot, node, report
+from operations import boot, node, reading, report
 from operations.redaction import redact, redacted, secrets_of
 from operations.report import RUN
-from tests.support.runtime import Engine, make_engine, spec, whole
+from tests.support.runtime import Engine, bare, make_engine, spec, whole
 from tests.support.secrets import files_below, forms, leaks, of_run
-from tests.support.simulated_node import SimulatedFile, SimulatedHost, run
+from tests.support.simulated_node import SimulatedFile, SimulatedHost, pyinfra_state, run
 
 PROXY = "http://user:pr0xy%2Fpa55@proxy.test:3128"
 REGISTRY_PASSWORD = "r3gistry-pa55"
@@ -109,6 +111,22 @@ def test_no_secret_of_a_run_is_where_others_can_read_it(
         path for path, file in host.files.items() for t in cluster.minted if t in file.text
     ]
     assert token_files == []
+
+
+def test_no_file_of_a_host_is_printed_however_much_is_asked_for(capsys) -> None:
+    """With -vvv pyinfra prints what commands print, past its log."""
+    path = "/etc/containerd/config.toml"
+    host = bare()
+    host.files[path] = SimulatedFile(CONTAINERD, "0600")
+    with pyinfra_state([host], {host.name: {}}) as state:
+        state.print_output = state.print_input = True
+        state.print_fact_output = state.print_fact_input = True
+        for each in state.inventory.get_active_hosts():
+            with ctx_host.use(each):
+                files = reading.read((path,))["Files"]
+    assert files[path].text == CONTAINERD
+    shown = capsys.readouterr()
+    assert base64.b64encode(CONTAINERD.encode()).decode() not in shown.out + shown.err
 
 
 def test_the_search_finds_a_secret_in_every_form() -> None:

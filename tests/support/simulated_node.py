@@ -18,6 +18,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+import click
 from gevent import GreenletExit
 from pyinfra.api import Config, Inventory, State, connectors
 from pyinfra.api.connect import connect_all, disconnect_all
@@ -157,6 +158,8 @@ class SimulatedConnector(FakeConnector):
         if self.machine.sudo_says:
             return False, CommandOutput([OutputLine("stderr", self.machine.sudo_says)])
         ok, out = answer(self.machine, text, stdin)
+        if print_output:
+            click.echo(out, err=True)  # past the log and its redaction, as pyinfra does it
         return ok, CommandOutput([OutputLine("stdout", line) for line in out.splitlines()])
 
 
