@@ -22,8 +22,8 @@ OFFERED_PROFILE = re.compile(r"^\|\s+(\d+)\s+MIG (\S+)\s+(\d+)\s+(\d+)/(\d+)\s+(
 MIG_ROW = re.compile(r"^\|\s+\d+\s+MIG\s")
 # The rest of a table; No MIG-enabled devices found. | WARNING: infoROM is corrupted at gpu 0000:...
 SAID = re.compile(r"^(\s*$|[+|]|no\b|warning\b|failed\b|unable\b)", re.IGNORECASE)
-# In place of a value. Source: nvml.h of CUDA 12.8, nvmlReturn_t (read 2026-11-30).
-LOST = re.compile(r"\[(Unknown Error|GPU is lost|GPU requires (reset|restart))\]")
+# In place of a value. Observed in the field only, in reports of `nvidia-smi --query-gpu`.
+LOST = re.compile(r"\[(Unknown Error|GPU is lost|GPU requires reset)\]")
 
 DRIVER_NOT_LOADED = 9
 """Exit code. Source: nvidia-smi(1), 2026 edition, "RETURN VALUE" (read 2026-11-30)."""
