@@ -188,9 +188,10 @@ loaded=$(cat /sys/module/nvidia/version) ||
 {library}
 mountpoint --quiet "$library" && exit 0
 other=$(echo "$loaded" | tr '[0-8]' '[1-9]')
-sed "s/$(echo "$loaded" | sed 's/\\./\\\\./g')/$other/g" "$library" >{folder}/libnvidia-ml.so
-chmod 755 {folder}/libnvidia-ml.so
-mount --bind {folder}/libnvidia-ml.so "$library"
+copy=/var/lib/rackwright-lab-libnvidia-ml.so  # not in /run: no program may be mapped from there
+sed "s/$(echo "$loaded" | sed 's/\\./\\\\./g')/$other/g" "$library" >$copy
+chmod 755 $copy
+mount --bind $copy "$library"
 """
 RESTORE_LIBRARY = """
 {library}
