@@ -23,7 +23,7 @@ from nodespec import NodeSpec
 from nodespec.values import repository_url
 from operations.causes import cause, sentence
 from operations.failure import tell
-from operations.files import differs, put, written
+from operations.files import differs, put, set_aside, written
 from operations.have import Have
 from operations.lock import connector_arguments
 from operations.step import Commands, Refusal, Step
@@ -174,7 +174,7 @@ def present(name: str, spec: NodeSpec, have: Have) -> Iterator[Step | Refusal]:
 
     def apply() -> Commands:
         for path in others:
-            yield StringCommand("mv", "-f", shlex.quote(path), shlex.quote(f"{path}.disabled"))
+            yield set_aside(path)
         if not trusted:
             yield FunctionCommand(fetch_key, (want,), {})
         if source is not None:
