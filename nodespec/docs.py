@@ -117,8 +117,8 @@ into the inventory.
 
 `registry_mirrors` sends containerd elsewhere for a registry's images; their names in manifests
 stay as they are. A `hosts.toml` that somebody else has written for such a registry is kept beside
-ours as `hosts.toml.disabled`, unread and unshown. `http_proxy`, `https_proxy` and `no_proxy` go to the package manager, containerd
-and the kubelet alike.
+ours as `hosts.toml.disabled`, unread and unshown. `http_proxy`, `https_proxy` and `no_proxy` go to
+the package manager, containerd and the kubelet alike.
 """
 
 CLUSTERS = f"""\
