@@ -166,13 +166,20 @@ device=$(ip -o route get {host} | sed 's/.* dev \\([^ ]*\\).*/\\1/')
 ! tc qdisc show dev "$device" | grep -q clsact || tc qdisc delete dev "$device" clsact
 """
 
-# An address of the lab's own network that nobody has: questions time out.
+# An address of the lab's own network that nobody has: questions time out. The guest knows the lab
+# host without asking, which would hide it.
 BREAK_DNS = """
 mountpoint --quiet /etc/resolv.conf && exit 0
+grep -v ' lab$' /etc/hosts >{folder}/hosts
+mount --bind {folder}/hosts /etc/hosts
 echo 'nameserver {nowhere}' >{folder}/resolv.conf
 mount --bind {folder}/resolv.conf /etc/resolv.conf
 """
-MEND_DNS = "! mountpoint --quiet /etc/resolv.conf || umount /etc/resolv.conf\n"
+MEND_DNS = """
+for file in /etc/resolv.conf /etc/hosts; do
+    ! mountpoint --quiet $file || umount $file
+done
+"""
 
 FIND_LIBRARY = """
 library=$(ldconfig -p | sed -n 's/.*libnvidia-ml.so.1 .*=> //p' | head -n 1)
