@@ -176,11 +176,15 @@ def table(lab: Lab) -> Iterator[Table]:
 
 
 @pytest.fixture
-def open_nodes(lab: Lab) -> None:
+def open_nodes(lab: Lab, request: pytest.FixtureRequest) -> Iterator[None]:
     """Both open, with nothing to do; from the snapshot if a test before has left it otherwise."""
+    failed_before = request.session.testsfailed
     if not all(lab.verdict(node).open for node in (BROKEN, OTHER)):
         lab.to_open()
     lab.wait_offering()
+    yield
+    if request.session.testsfailed > failed_before:
+        lab.reset(to="open")  # what it has left would be the next one's fault
 
 
 @pytest.fixture(scope="module")
