@@ -421,6 +421,9 @@ def write_reason(state: State, host: Host, have: Have, row: Row) -> bool:
             return True
         if not node.closed and validated and validated.status == "True":
             return True
+        touched = row.changes or "failed" in row.phases.values()
+        if not node.closed and validated is None and not touched:
+            return True  # never ours, and nothing was done to it: whoever runs it goes on
         # Unknown means that it passed, and was changed in what disturbs nobody: it stays open.
         passed = validated is not None and validated.status == "Unknown" and not node.closed
         if not passed:  # nor has it ever: somebody may have taken its taint

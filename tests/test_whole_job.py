@@ -475,6 +475,15 @@ def test_a_node_that_did_not_pass_is_closed_by_a_run_that_is_refused(engine, pha
     assert (engine.cluster.nodes["gpu01"].closed, host.changes) == (True, [])
 
 
+def test_a_node_that_was_never_ours_is_left_to_its_users_by_a_run_that_is_refused(engine, phases):
+    host = serves(engine, phases, "job", nvidia_driver_version=OTHER_DRIVER)
+    change(engine, conditions={})
+    row = engine.converge(host, *phases)
+    assert " under team/job; drain" in row.problems[0]
+    node = engine.cluster.nodes["gpu01"]
+    assert (node.closed, node.conditions, host.changes) == (False, {}, [])
+
+
 def test_one_lost_packet_does_not_close_a_node_in_service(engine, phases):
     host = serves(engine, phases)
     answers = ["connects\nrc 0", "refused"]
