@@ -59,6 +59,13 @@ ON_THE_HOST = tuple(
             "that knows it",
         ),
         (r"^modprobe: (?:ERROR|FATAL): (?P<error>.*)$", "{error}", None),
+        (
+            r"^(?:The following packages will be REMOVED|REMOVING):\n(?P<names>(?s:.*?))\n"
+            r"(?:The following|Installing|Upgrading|Summary|\d+ upgraded)"
+            r"(?s:.*)Packages need to be removed but remove is disabled",
+            "packages of others that would have to go: {names}",
+            "remove them yourself if nobody needs them, or mend them, then run again",
+        ),
         (r"^dpkg: error:? *(?P<error>.*)$", "{error}", None),
     )
 )
@@ -151,7 +158,7 @@ def _first(causes: Sequence[Cause], text: str) -> tuple[str, str | None] | None:
         if found := list(known.words.finditer(text)):
             caught = {
                 # One cause for several repositories is told once, with all of them.
-                name: ", ".join(dict.fromkeys(match[name] for match in found))
+                name: ", ".join(dict.fromkeys(match[name].replace("\n", " ") for match in found))
                 for name in known.words.groupindex
             }
             return known.have.format(**caught).strip(), known.remedy

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Callable, Iterable, Mapping
 
@@ -29,6 +30,11 @@ OPTIONS = (
     "-y -o DPkg::Lock::Timeout=600 -o Dpkg::Options::=--force-confold -o Acquire::Retries=3 "
     "--no-install-recommends --allow-downgrades --allow-change-held-packages"
 )
+KEEPING = "--no-remove"
+"""What apt would rather remove than leave as it is belongs to somebody: apt is to refuse."""
+
+DAEMONS = re.compile(r"containerd(\.io)?|runc|kubelet|cri-o|docker-ce|docker\.io|podman")
+"""Packages whose configuration restarts what pods, or other containers, run on."""
 
 # apt's messages for a version that its indexes do not know (yet), or whose file the mirror no
 # longer has: newer indexes help. Source: apt 2.6 and 3.0, messages of apt-pkg and apt-private.
@@ -78,6 +84,7 @@ def installed(
     disrupts: bool = False,
     before: str = "",
     explain: str = "",
+    replaces: str = "",
 ) -> Step | None:
     """
     The step that installs packages, all in one call of apt; ``None`` if they are as wanted.
@@ -88,6 +95,7 @@ def installed(
     + hold: whether to keep the packages from every upgrade but ours
     + before: shell, run under apt's lock time and log before anything is installed
     + explain: shell that prints to standard output why an installation may have failed
+    + replaces: regular expression of the names of packages that may have to go for these
     """
     packages = have[Packages]
     wrong = differences(wants, packages, hold=hold)
@@ -106,7 +114,7 @@ def installed(
             *([before] if before else []),
             # A package that stopped half-way, of these or of others, stands in apt's way.
             *(["dpkg --configure -a || true"] if packages.broken or packages.interrupted else []),
-            install(f"{'--reinstall ' if half else ''}install {arguments}"),
+            install(f"{'--reinstall ' if half else ''}install {arguments}", replaces),
             *([f"apt-mark hold {words(wants)}"] if hold else []),
             explain=explain,
         )
@@ -145,7 +153,9 @@ def repaired(
         yield command(
             "dpkg --configure -a --force-confold || true",
             f'half=$({half}); [ -z "$half" ] || {{ {install("--reinstall install $half")}; }}',
-            f"{apt('--fix-broken install')} || true",
+            # What cannot be mended by it is told by the next reading; what was not to be, by apt.
+            f"{apt('--fix-broken install')} || ! tail -n +$begun {LOG} | "
+            "grep -q 'remove is disabled'",
         )
 
     return Step(
@@ -154,6 +164,7 @@ def repaired(
         have=", ".join(f"{name} {status}" for name, status in broken.items())
         or "changes in dpkg's journal",
         apply=apply,
+        disrupts=any(DAEMONS.fullmatch(name) for name in broken),
         remedy=f"run `dpkg --configure -a` on the host, and read {LOG}",
     )
 
@@ -170,15 +181,32 @@ def words(names: Iterable[str]) -> str:
 
 
 def apt(arguments: str) -> str:
-    return f"apt-get {OPTIONS} {arguments}"
+    """Shell that runs apt-get and lets it remove nothing, unless *arguments* say what."""
+    keeping = "" if arguments.startswith("purge ") else f"{KEEPING} "
+    return f"apt-get {OPTIONS} {keeping}{arguments}"
+
+
+def replacing(arguments: str, names: str) -> str:
+    """As ``apt``, which may remove packages of the names that the regular expression matches."""
+    return (
+        f"others=$(apt-get -s {OPTIONS} {arguments} | "
+        f"awk -v may={shlex.quote(names)} '$1 == \"Remv\" && $2 !~ may {{ print $2 }}'); "
+        'if [ -n "$others" ]; then echo "packages: want no package of others removed, have apt '
+        'remove" $others "for it; remove them yourself if nobody needs them"; (exit 100); else '
+        f"apt-get {OPTIONS} {arguments}; fi"
+    )
 
 
 UPDATE = f"apt-get -o DPkg::Lock::Timeout=600 -o Acquire::Retries=3 update && touch {STAMP}"
 
 
-def install(arguments: str) -> str:
-    """Shell that runs apt with *arguments*, with indexes that are new enough."""
-    go = apt(arguments)
+def install(arguments: str, replaces: str = "") -> str:
+    """
+    Shell that runs apt with *arguments*, with indexes that are new enough.
+
+    + replaces: as for ``installed``
+    """
+    go = f"{{ {replacing(arguments, replaces)}; }}" if replaces else apt(arguments)
     stale = (
         f'[ ! -e {STAMP} ] || [ -n "$(find /etc/apt/sources.list /etc/apt/sources.list.d '
         f'/etc/apt/keyrings /etc/apt/apt.conf.d -newer {STAMP} 2>/dev/null | head -n 1)" ]'

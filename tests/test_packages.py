@@ -6,10 +6,13 @@ import os
 import stat
 import subprocess
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from facts.packages import Packages
 from operations import nvidia, packages
+from operations.causes import sentence
 from operations.systems import SYSTEMS
 from tests.support.machine import DRIVER
 
@@ -233,3 +236,88 @@ def test_every_system_names_its_packages(system):
 )
 def test_packages_of_the_driver_are_told_by_name(name, belongs):
     assert nvidia.of_the_driver(name) is belongs
+
+
+STATUS = """\
+Package: site-agent
+Status: install ok installed
+Maintainer: x <x@x>
+Architecture: all
+Version: 1.0
+Depends: half
+Description: somebody's
+
+Package: half
+Status: install ok unpacked
+Maintainer: x <x@x>
+Architecture: all
+Version: 1.0
+Depends: gone
+Description: somebody's `dpkg -i`
+
+"""
+
+
+@pytest.fixture
+def real_apt(shell, tmp_path: Path):
+    """apt itself, on a system of its own with a package that somebody left half installed."""
+    root = tmp_path / "root"
+    for folder in (
+        "etc/apt/apt.conf.d", "etc/apt/preferences.d", "etc/apt/sources.list.d",
+        "var/lib/apt/lists/partial", "var/cache/apt/archives/partial", "var/lib/dpkg",
+    ):  # fmt: skip
+        (root / folder).mkdir(parents=True)
+    (root / "var/lib/dpkg/status").write_text(STATUS)
+    own = f"-o Dir={root} -o Dir::State::status={root}/var/lib/dpkg/status -o Debug::NoLocking=1"
+    shell.program("apt-get", f'exec /usr/bin/apt-get -s {own} "$@"')
+    shell.program("dpkg", "")
+    shell.program("dpkg-query", "")
+    return shell
+
+
+def test_mending_dpkg_removes_no_package_of_others(real_apt):
+    broken = {"half": SimpleNamespace(status="unpacked")}
+    have = {Packages: SimpleNamespace(broken=broken, interrupted=False)}
+    scripts = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(packages, "command", lambda *script: scripts.append(script) or "sent")
+        assert list(packages.repaired("repair dpkg", have).apply()) == ["sent"]
+    done = real_apt(*scripts[0])
+    said = sentence("base", "all packages whole", done.stderr.splitlines(), "look")
+    assert said == (
+        "base: want all packages whole, have packages of others that would have to go: "
+        "half site-agent; remove them yourself if nobody needs them, or mend them, then run again"
+    )
+    assert "Remv" not in real_apt.log.read_text()
+
+
+@pytest.mark.parametrize(("broken", "disrupts"), [("kubelet", True), ("half", False)])
+def test_mending_what_pods_run_on_disrupts(broken, disrupts):
+    state = {broken: SimpleNamespace(status="unpacked")}
+    have = {Packages: SimpleNamespace(broken=state, interrupted=False)}
+    assert packages.repaired("repair dpkg", have).disrupts is disrupts
+
+
+@pytest.mark.parametrize(
+    ("removed", "others"),
+    [
+        ("", ""),
+        ("libnvidia-compute-570:amd64 nvidia-kernel-dkms", ""),
+        ("nvidia-kernel-dkms site-agent", "site-agent"),
+    ],
+)
+def test_an_installation_replaces_what_it_says_and_no_other(shell, removed, others):
+    lines = "; ".join(f"echo Remv {name} [1.0]" for name in removed.split())
+    shell.program("apt-get", f'case "$*" in -s*) {lines or ":"};; esac')
+    done = shell(packages.install("install nvidia-open", nvidia.FAMILY.pattern))
+    assert ("apt-get -y" in "".join(shell.calls()[-1:])) is not bool(others)
+    assert (done.returncode == 0) is not bool(others)
+    assert f"have apt remove {others} for it" in done.stderr or not others
+
+
+def test_no_installation_removes_anything_unless_it_says_so(shell):
+    shell.program("apt-get", "")
+    shell(packages.install("install jq"), packages.apt("purge old"))
+    assert [" --no-remove " in call for call in shell.calls() if "update" not in call] == [
+        True, False,
+    ]  # fmt: skip

@@ -92,6 +92,8 @@ def packages_of(on_host: System, spec: NodeSpec, have: Have) -> Iterator[Step]:
         disrupts=have[NvidiaDriver].version is not None,
         before=nvidia.before(on_host, version, installed, missing),
         explain=nvidia.EXPLAIN,
+        # Its other branches, the distribution's build of it: they conflict, or are renamed.
+        replaces=nvidia.FAMILY.pattern,
     ):
         yield install
         return

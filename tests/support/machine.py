@@ -440,7 +440,7 @@ def machine(host: SimulatedHost) -> Machine:
 
 
 APT = re.compile(
-    r"apt-get [^;&|{}]*? (?P<verb>install|purge) (?P<names>[^;&|{}]+)|"
+    r"apt-get (?!-s )[^;&|{}]*? (?P<verb>install|purge) (?P<names>[^;&|{}]+)|"
     r"(?P<configure>dpkg --configure -a)|apt-mark hold (?P<hold>[^;&|{}]+)|"
     r"dkms install --force -m nvidia -v (?P<version>\S+) -k (?P<kernel>[^ ;]+)|"
     r"(?P<initramfs>for k in (?P<kernels>[^;]+); do i=/boot/initrd)"
