@@ -12,6 +12,7 @@ from typing import Literal
 
 import jinja2
 
+from lab import network
 from lab.command import CommandError, run
 from lab.description import Description, Node
 from lab.errors import LabError
@@ -163,6 +164,7 @@ class Machine:
             )
         self.undo_outside_faults()
         virsh("snapshot-revert", self.name, name, "--running", timeout_s=300)
+        network.drop_connections(self.node.address)
         self.prefer()
         ssh.wait(self.node, timeout_s=REVERT_TIMEOUT_S, alive=self.running)
         ssh.set_clock(self.node)
