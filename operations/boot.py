@@ -11,7 +11,8 @@ from pyinfra.api.host import Host
 from pyinfra.api.state import State
 from pyinfra.connectors.util import clear_askpass_cache
 
-from operations import lock
+from operations import lock, packages
+from operations.causes import sentence
 from operations.failure import tell
 from operations.reading import forget
 
@@ -24,7 +25,8 @@ def reboot(reason: str, timeout_s: float) -> FunctionCommand:
     Reboot the host and wait until it answers with another boot id; fail it if it does not.
 
     pyinfra's own ``server.reboot`` compares uptimes, and takes a host that still answers
-    while it goes down for one that has come back; it is not used.
+    while it goes down for one that has come back; it is not used. Whoever changes packages is
+    waited for: what a boot cuts off there may not boot again.
 
     + reason: what asks for the reboot, for the person at the terminal
     + timeout_s: seconds to wait; firmware of a GPU server can take more than ten minutes
@@ -70,13 +72,20 @@ def _reboot(state: State, host: Host, reason: str, timeout_s: float) -> bool:
         tell(host, "reboot: want the boot id read, have no answer; look at the host")
         return False
     host.log(f"rebooting: {reason}")
-    started = time.monotonic()
-    lock.drop(host)
-    # Detached, so that the command can answer before the connection goes.
-    host.run_shell_command(
-        StringCommand("nohup sh -c 'sleep 1; systemctl reboot' >/dev/null 2>&1 &"), **arguments
+    ok, output = host.run_shell_command(
+        # Detached, so that the command can answer before the connection goes. It keeps our turn.
+        StringCommand(
+            f"{packages.turn('reboot')}; "
+            "nohup sh -c 'sleep 0.3; systemctl reboot; sleep 60' >/dev/null 2>&1 &"
+        ),
+        **arguments,
     )
-    told = started
+    lines = [line.line for line in output]
+    if not ok and lines:  # without a word the connection was quicker: another boot is waited for
+        tell(host, sentence("reboot", "it begun", lines, "look at the host"))
+        return False
+    lock.drop(host)
+    started = told = time.monotonic()
     while (now := time.monotonic()) - started < timeout_s:
         gevent.sleep(RETRY_S)
         if now - told > 60:

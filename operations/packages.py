@@ -220,12 +220,11 @@ def install(arguments: str, replaces: str = "") -> str:
     )
 
 
-def command(*script: str, explain: str = "") -> StringCommand:
+def turn(component: str) -> str:
     """
-    One remote command that changes packages: waits for its turn, logs, shows the end on failure.
+    Shell that waits for its turn, and ends with a message of *component*'s if none comes.
 
-    + script: pieces of shell, run until one fails
-    + explain: shell that prints why, where the end of the log does not
+    It then holds ours, as file descriptor 8. apt's own locks are only seen to be free.
     """
     # One awk over /proc/locks: the locks are fcntl(2)'s, so flock(1) cannot wait for them.
     busy = (
@@ -234,15 +233,27 @@ def command(*script: str, explain: str = "") -> StringCommand:
         '$2 == "POSIX" && file[3] in lock { found = $5 } '
         "END { if (found) print found; exit !found }' - /proc/locks"
     )
+    return (
+        f"exec 8>{LOCK}; flock -w {WAIT_S} 8 || {{ echo '{component}: want no command of an "
+        "earlier run at work, have one that does not end; look at it on the host' >&2; exit 75; }; "
+        f"waited=0; while pid=$({busy}); do "
+        f"[ $waited -lt {WAIT_S} ] || {{ echo \"{component}: want apt's locks free, have pid $pid "
+        f'hold one for $waited s; wait for it, or look at it on the host" >&2; exit 75; }}; '
+        "sleep 3; waited=$((waited + 3)); done"
+    )
+
+
+def command(*script: str, explain: str = "") -> StringCommand:
+    """
+    One remote command that changes packages: waits for its turn, logs, shows the end on failure.
+
+    + script: pieces of shell, run until one fails
+    + explain: shell that prints why, where the end of the log does not
+    """
     return StringCommand(
         "export DEBIAN_FRONTEND=noninteractive NEEDRESTART_SUSPEND=1 LC_ALL=C "
         "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin; umask 022; "
-        f"exec 8>{LOCK}; flock -w {WAIT_S} 8 || {{ echo 'packages: want no command of an earlier "
-        "run at work, have one that does not end; look at it on the host' >&2; exit 75; }; "
-        f"mkdir -p {STAMP.rpartition('/')[0]}; waited=0; while pid=$({busy}); do "
-        f"[ $waited -lt {WAIT_S} ] || {{ echo \"packages: want apt's locks free, have pid $pid "
-        f'hold one for $waited s; wait for it, or look at it on the host" >&2; exit 75; }}; '
-        "sleep 3; waited=$((waited + 3)); done; "
+        f"mkdir -p {STAMP.rpartition('/')[0]}; {turn('packages')}; "
         f'echo "== rackwright $(date -u +%FT%TZ)" >>{LOG}; begun=$(wc -l <{LOG}); '
         f"{{ {' && '.join(f'{{ {piece}; }}' for piece in script)}; }} "
         f">>{LOG} 2>&1 </dev/null 8>&- || "

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import stat
 import subprocess
+import time
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from pyinfra.connectors.util import CommandOutput, OutputLine
 
 from facts.packages import Packages
-from operations import nvidia, packages
+from operations import boot, nvidia, packages
 from operations.causes import sentence
 from operations.systems import SYSTEMS
 from tests.support.machine import DRIVER
@@ -187,6 +190,74 @@ def test_a_command_that_a_dead_run_has_left_is_waited_for(shell, tmp_path, monke
     assert (first.wait(timeout=30), second.wait(timeout=30)) == (0, 0)
     said = [line for line in shell.log.read_text().splitlines() if line.startswith("end")]
     assert said == ["end first", "end second"]
+
+
+@pytest.fixture
+def rebooting(shell, tmp_path, monkeypatch):
+    """What the reboot's command does on a host whose apt locks are ``lock-frontend``."""
+    lock = tmp_path / "lock-frontend"
+    lock.touch()
+    monkeypatch.setattr(packages, "LOCKS", (str(lock),))
+    shell.program("systemctl", "")
+    shell.program("sleep", "exit 0")
+
+    def run() -> tuple[int, str]:
+        sent = []
+
+        class Host:
+            name, current_op_global_arguments = "gpu01", {}
+
+            def run_shell_command(self, command, **arguments):
+                text = command.get_raw_value()
+                if boot.BOOT_ID in text:
+                    return True, SimpleNamespace(stdout_lines=["boot-1"])
+                environment = {"PATH": f"{tmp_path}/bin:/usr/bin:/bin"}
+                sent.append(
+                    subprocess.run(
+                        ["dash", "-c", text], capture_output=True, text=True, env=environment
+                    )
+                )
+                lines = [OutputLine("stderr", line) for line in sent[0].stderr.splitlines()]
+                return sent[0].returncode == 0, CommandOutput(lines)
+
+            def log(self, *words):
+                pass
+
+        told = []
+        monkeypatch.setattr(boot, "tell", lambda host, message: told.append(message))
+        assert boot._reboot(None, Host(), "a reason", 0) is False
+        return sent[0].returncode, told[0]
+
+    run.lock = lock
+    return run
+
+
+def test_no_reboot_in_the_middle_of_somebodys_apt(rebooting, tmp_path):
+    with rebooting.lock.open("w") as held:
+        fcntl.lockf(held, fcntl.LOCK_EX)
+        assert rebooting() == (
+            75, f"reboot: want apt's locks free, have pid {os.getpid()} hold one for 0 s; "
+            "wait for it, or look at it on the host",
+        )  # fmt: skip
+        assert not (tmp_path / "calls").exists()
+    code, said = rebooting()
+    assert (code, said.split(",")[0]) == (0, "reboot: want another boot within 0 s")
+    for _ in range(100):
+        time.sleep(0.05)
+        calls = tmp_path / "calls"
+        if calls.exists() and "systemctl reboot" in calls.read_text():
+            return
+    raise AssertionError("never rebooted")
+
+
+def test_no_reboot_in_the_middle_of_a_command_that_a_dead_run_has_left(rebooting, tmp_path):
+    with (tmp_path / "packages.lock").open("w") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        assert rebooting() == (
+            75, "reboot: want no command of an earlier run at work, have one that does not end; "
+            "look at it on the host",
+        )  # fmt: skip
+    assert not (tmp_path / "calls").exists()
 
 
 def test_what_a_command_starts_for_good_does_not_hold_up_the_next(shell):
