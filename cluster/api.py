@@ -29,6 +29,8 @@ Json = dict[str, Any]
 
 CONNECT_TIMEOUT_S: Final = 5.0
 READ_TIMEOUT_S: Final = 30.0
+RETRY_AFTER_MAX_S: Final = 10
+"""The longest pause that a server, or what is in front of it, is given when it asks for one."""
 
 # Hosts run as greenlets, up to some hundred at once; a connection beyond the pool's size is opened
 # and thrown away after one request, which costs a TLS handshake and nothing else.
@@ -218,10 +220,12 @@ def _configuration(kubeconfig: Path) -> Configuration:
         )
     configuration.connection_pool_maxsize = POOL_SIZE
     # A refused or dropped connection is tried once more, "too many requests" as often as the server
-    # asks for it; reading is not repeated for POST and PATCH, urllib3 sees to that.
+    # asks for it, though not as late: urllib3 would wait for six hours. Reading is not repeated for
+    # POST and PATCH, urllib3 sees to that.
     configuration.retries = urllib3.Retry(
-        total=4, connect=1, read=1, status=3, redirect=0, other=0, backoff_factor=0.5
-    )
+        total=4, connect=1, read=1, status=3, redirect=0, other=0, backoff_factor=0.5,
+        retry_after_max=RETRY_AFTER_MAX_S,
+    )  # fmt: skip
     return configuration
 
 

@@ -13,6 +13,7 @@ import time
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -215,6 +216,19 @@ def test_a_server_that_is_too_busy_is_asked_again(kube: Cluster, api: FakeKubeAp
     with pytest.raises(ClusterError, match="have 503 busy"):
         kube.reachable()
     kube.reachable()
+
+
+def test_a_server_that_wants_to_be_asked_tomorrow_is_asked_within_seconds(
+    kube: Cluster, api: FakeKubeApi, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    paused: list[float] = []
+    clock = SimpleNamespace(sleep=paused.append, time=time.time)
+    monkeypatch.setattr("urllib3.util.retry.time", clock)
+    api.headers["Retry-After"] = "86400"
+    api.before.append(lambda request: (503, "busy") if len(api.requests) < 3 else None)
+    kube.reachable()
+    assert len(api.requests) == 3
+    assert paused == [10, 10]
 
 
 GREENLETS = """

@@ -75,6 +75,8 @@ class FakeKubeApi:
     requests: list[Request] = field(default_factory=list)
     before: list[Callable[[Request], tuple[int, str] | None]] = field(default_factory=list)
     """Called before each request; may change anything, or answer with a status and a message."""
+    headers: dict[str, str] = field(default_factory=dict)
+    """Of every answer, beside what belongs there."""
     signing: bool = True
     """Whether the controller manager signs cluster-info."""
     page_size: int = 500
@@ -360,6 +362,8 @@ def running(folder: Path) -> Iterator[FakeKubeApi]:
             self.send_header("Date", f"{fake.now():%a, %d %b %Y %H:%M:%S} GMT")
             self.send_header("Content-Type", "application/json")
             self.send_header("Content-Length", str(len(body)))
+            for name, value in fake.headers.items():
+                self.send_header(name, value)
             self.end_headers()
             self.wfile.write(body)
 
