@@ -6,6 +6,7 @@ import getpass
 import os
 import shlex
 import socket
+import time
 from datetime import UTC, datetime
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -24,6 +25,9 @@ HELD = "--held--"
 BEAT_S = 5
 WAIT_S = 20
 POLL_S = 0.25
+LIMIT_S = 60
+"""The host has to have answered by then, one way or the other."""
+UNWRITTEN = f"{OWNER_PATH} that cannot be written"
 
 _held: WeakKeyDictionary[Host, gevent.Greenlet] = WeakKeyDictionary()
 
@@ -54,12 +58,17 @@ def _take(state: State, host: Host) -> bool:
     if held(host):
         return True
     us = owner()
-    beat = f"echo {shlex.quote(us)} > {OWNER_PATH}; while echo {HELD}; do sleep {BEAT_S}; done"
+    # Who has it is written before the first beat, or it is not taken: nobody could tell.
+    beat = (
+        f"echo {shlex.quote(us)} > {OWNER_PATH} || {{ echo '{UNWRITTEN}'; exit 1; }}; "
+        f"while echo {HELD}; do sleep {BEAT_S}; done"
+    )
     # A run that was killed holds it for one more beat: that is waited for, a live one is not.
     command = StringCommand("flock", "-w", WAIT_S, PATH, "sh", "-c", shlex.quote(beat))
     arguments = connector_arguments(host)
     greenlet = gevent.spawn(host.run_shell_command, command, **arguments)
-    while not greenlet.dead:
+    started = time.monotonic()
+    while not greenlet.dead and time.monotonic() - started < LIMIT_S:
         gevent.sleep(POLL_S)
         if greenlet.dead:
             break
@@ -67,6 +76,10 @@ def _take(state: State, host: Host) -> bool:
         if ok and us in output.stdout:
             _held[host] = greenlet
             return True
+    if why := _not_taken(greenlet):
+        greenlet.kill(block=False)
+        tell(host, f"lock: want {PATH} taken, have {why}; look at `df /run` on the host")
+        return False
     _, output = host.run_shell_command(StringCommand("cat", OWNER_PATH), **arguments)
     held_by = output.stdout.strip() or "unknown"
     tell(
@@ -75,6 +88,17 @@ def _take(state: State, host: Host) -> bool:
         "wait for that run to end, or stop it where it runs",
     )
     return False
+
+
+def _not_taken(greenlet: gevent.Greenlet) -> str:
+    """Why the lock is not ours though nobody else has it; empty if somebody has."""
+    if not greenlet.dead:
+        return f"{OWNER_PATH} not written within {LIMIT_S} s"
+    if greenlet.value is None:
+        return ""  # the connection
+    _, output = greenlet.value
+    said = [line.line for line in output if line.line.startswith(("flock: ", UNWRITTEN))]
+    return said[-1] if said else ""
 
 
 def held(host: Host) -> bool:

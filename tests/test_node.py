@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import gevent
 import pytest
-from gevent.subprocess import DEVNULL, PIPE, Popen
+from gevent.subprocess import PIPE, STDOUT, Popen
 from paramiko import SSHException
 from pyinfra.api import FactBase, StringCommand
 from pyinfra.api.exceptions import FactProcessError
@@ -33,6 +33,7 @@ from tests.support.simulated_node import (
 )
 
 CONFIG = "/etc/thing.conf"
+LOCK_OWNER = lock.OWNER_PATH
 
 
 class Module(FactBase[str | None]):
@@ -419,7 +420,7 @@ class Shell:
 
     def run_shell_command(self, command, **arguments):
         words = ["sh", "-c", command.get_raw_value()]
-        process = Popen(words, stdout=PIPE, stderr=DEVNULL)
+        process = Popen(words, stdout=PIPE, stderr=STDOUT)
         try:
             lines = [line.decode().strip() for line in process.stdout]
         finally:  # also where the connection is cut: nothing is sent, and nobody reads any more
@@ -453,6 +454,36 @@ def test_the_lock_itself_lives_and_dies_with_the_connection_of_its_run(monkeypat
     assert not lock.held(first)
     assert take(third, "joe@desk pid 8 since 2026-11-30T04:00:00Z")
     lock.drop(third)
+    gevent.sleep(0)
+
+
+@pytest.mark.parametrize(
+    ("path", "owner", "have"),
+    [
+        ("lock", "full", "{owner} that cannot be written"),
+        ("no/lock", "lock.owner", "flock: cannot open lock file {path}: No such file or directory"),
+        ("lock", "null", "{owner} not written within 0.5 s"),
+    ],
+    ids=["the owner's file", "the lock's file", "a write that is lost"],
+)
+def test_a_lock_that_the_host_cannot_keep_is_not_waited_for(
+    monkeypatch, tmp_path, path, owner, have
+):
+    devices = {"full": "/dev/full", "null": "/dev/null"}  # as on a full /run
+    told = {"path": tmp_path / path, "owner": devices.get(owner, tmp_path / owner)}
+    monkeypatch.setattr(lock, "PATH", told["path"])
+    monkeypatch.setattr(lock, "OWNER_PATH", told["owner"])
+    monkeypatch.setattr(lock, "UNWRITTEN", lock.UNWRITTEN.replace(LOCK_OWNER, str(told["owner"])))
+    for name, seconds in (("BEAT_S", 0.1), ("POLL_S", 0.05), ("WAIT_S", 1), ("LIMIT_S", 0.5)):
+        monkeypatch.setattr(lock, name, seconds)
+    host = Shell()
+    RUN.row("gpu01", [])
+    with gevent.Timeout(20):
+        assert lock.take().execute(None, host, {}) is False
+    assert not lock.held(host)
+    assert RUN.rows["gpu01"].problems == [
+        f"lock: want {told['path']} taken, have {have.format(**told)}; look at `df /run` on the host"
+    ]
     gevent.sleep(0)
 
 
