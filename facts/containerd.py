@@ -133,6 +133,11 @@ class ContainerdServiceState(FactValue):
 CLOCK_TICK_S = 0.01
 """How far a file's time may lag: the kernel takes it from its last tick, 10 ms at most (HZ=100)."""
 
+READ_AT_START = (
+    "/etc/containerd/config.toml /etc/containerd/conf.d /etc/containerd/conf.d/*.toml "
+    "/etc/systemd/system/containerd.service.d/*.conf /usr/bin/containerd"
+)
+
 
 class ContainerdService(FactBase[ContainerdServiceState]):
     """The daemon that runs, and how old its configuration is."""
@@ -143,9 +148,10 @@ class ContainerdService(FactBase[ContainerdServiceState]):
             # The folder is among the files for the drop-ins that were taken out of it.
             "systemctl show containerd.service --timestamp=us+utc -p ActiveState -p UnitFileState "
             "-p ExecMainStartTimestamp -p NeedDaemonReload -p LimitMEMLOCK; "
-            "echo '## files'; stat -c %.9Z /etc/containerd/config.toml /etc/containerd/conf.d "
-            "/etc/containerd/conf.d/*.toml /etc/systemd/system/containerd.service.d/*.conf "
-            "/usr/bin/containerd; echo '## done'"
+            "echo '## files'; "
+            f"stat -c %.9Z {READ_AT_START}; "
+            # Of a link both count: where it leads may have changed, or what is there.
+            f"stat -L -c %.9Z {READ_AT_START}; echo '## done'"
         )
 
     def process(self, output: list[str]) -> ContainerdServiceState:

@@ -34,6 +34,8 @@ class Files(FactBase[dict[str, FileState | None]]):
     """
     Hash, mode, owner and text of files; ``None`` for one that is not there.
 
+    Of a link it is all that of the file to which it leads.
+
     + files: absolute paths; a ``*`` stands for the files that are there, and for no other
     """
 
@@ -45,8 +47,8 @@ class Files(FactBase[dict[str, FileState | None]]):
         # One process per question, not per file: forks are what costs on a slow host.
         return (
             f'for f in {paths}; do if [ -e "$f" ]; then '
-            f'echo "## $f"; sha256sum "$f" && stat -c "%a %U %Y %s" "$f" && '
-            f'[ "$(stat -c %s "$f")" -gt {MAX_BYTES} ] || base64 -w0 "$f" && echo; '
+            f'echo "## $f"; sha256sum "$f" && stat -L -c "%a %U %Y %s" "$f" && '
+            f'[ "$(stat -L -c %s "$f")" -gt {MAX_BYTES} ] || base64 -w0 "$f" && echo; '
             f'else echo "## $f"; echo {ABSENT}; fi; done; echo "## done"'
         )
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import difflib
 import hashlib
-import posixpath
 import shlex
 
 from pyinfra.api import StringCommand
@@ -26,17 +25,20 @@ def put(path: str, text: str, mode: str = "0644") -> StringCommand:
 
     The content travels through the command's standard input, so it is in no argument
     list, no log and no world-readable temporary file; the old file stays whole until
-    the new one replaces it.
+    the new one replaces it. A link stays: what it leads to is written, also if that is not
+    there yet. One that leads to no file, as ``/dev/null``, is somebody's word, and fails the host.
 
     + text: ends with a newline
     + mode: octal, as in ``0600``
     """
     assert text.endswith("\n"), path
-    target, folder = shlex.quote(path), shlex.quote(posixpath.dirname(path))
     encoded = base64.b64encode(text.encode()).decode()
     script = (
-        f"umask 077 && mkdir -p -m 0755 {folder} && t=$(mktemp {target}.XXXXXX) && "
-        f'base64 -d > "$t" && chmod {mode} "$t" && mv -f "$t" {target}'
+        f'umask 077 && p={shlex.quote(path)} && f=$(readlink -m "$p") && '
+        'if [ -e "$f" ] && [ ! -f "$f" ]; then echo "files: want a file at $p, have $f; '
+        'look who made it, and take it away if ours may be there" >&2; exit 1; fi && '
+        'mkdir -p -m 0755 "${f%/*}" && t=$(mktemp "$f.XXXXXX") && '
+        f'base64 -d > "$t" && chmod {mode} "$t" && mv -fT "$t" "$f"'
     )
     return StringCommand(script, _stdin=encoded)
 

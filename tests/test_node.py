@@ -481,8 +481,9 @@ def test_a_lock_that_the_host_cannot_keep_is_not_waited_for(
     with gevent.Timeout(20):
         assert lock.take().execute(None, host, {}) is False
     assert not lock.held(host)
+    want, why = told["path"], have.format(**told)
     assert RUN.rows["gpu01"].problems == [
-        f"lock: want {told['path']} taken, have {have.format(**told)}; look at `df /run` on the host"
+        f"lock: want {want} taken, have {why}; look at `df /run` on the host"
     ]
     gevent.sleep(0)
 

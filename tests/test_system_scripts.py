@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from deploys.phases import base
+from facts.files import Files, FileState
 from facts.system import SwapState
-from operations import nvidia
+from operations import files, nvidia
 
 FSTAB = """\
 # <file system> <mount point> <type> <options> <dump> <pass>
@@ -75,6 +76,75 @@ def test_swap_that_cannot_be_turned_off_leaves_fstab_alone(tmp_path, program):
     script = str(command.get_raw_value()).replace("/etc/fstab", str(fstab))
     assert run(script, tmp_path).returncode == 1
     assert fstab.read_text() == FSTAB
+
+
+def test_an_fstab_that_is_a_link_stays_one(tmp_path, program):
+    kept, fstab = tmp_path / "site/fstab", tmp_path / "fstab"
+    kept.parent.mkdir()
+    kept.write_text(FSTAB)
+    fstab.symlink_to(kept)
+    program("swapoff")
+    program("systemctl")
+    (step,) = base.no_swap({base.Swap: SwapState(("/dev/sda3",), (), ())})  # type: ignore[arg-type]
+    (command,) = step.apply()
+    done = run(str(command.get_raw_value()).replace("/etc/fstab", str(fstab)), tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert fstab.is_symlink()
+    assert f"{base.FSTAB_MARK}UUID=2 none" in kept.read_text()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["bin", "calls", "fstab", "site"]
+    assert list(kept.parent.iterdir()) == [kept]
+
+
+def wrote(path: Path, text: str, mode: str = "0644") -> subprocess.CompletedProcess[str]:
+    command = files.put(str(path), text, mode)
+    stdin = command.connector_arguments["_stdin"]
+    script = ["dash", "-c", command.get_raw_value()]
+    return subprocess.run(script, input=stdin, capture_output=True, text=True)
+
+
+def read(path: Path) -> FileState | None:
+    script = ["dash", "-c", Files().command(files=[str(path)])]
+    done = subprocess.run(script, capture_output=True, text=True, check=True)
+    return Files().process(done.stdout.splitlines())[str(path)]
+
+
+@pytest.mark.parametrize(
+    "leads_to", ["site.toml", "new/site.toml", "link", None],
+    ids=["to a file", "to none yet", "by another link", "no link"],
+)  # fmt: skip
+def test_a_file_is_written_where_a_link_leads_and_reads_back_as_asked(tmp_path, leads_to):
+    path = tmp_path / "etc/config.toml"
+    path.parent.mkdir()
+    (path.parent / "site.toml").write_text("of somebody\n")
+    (path.parent / "link").symlink_to("site.toml")
+    if leads_to:
+        path.symlink_to(leads_to)
+    done = wrote(path, "ours\n", "0600")
+    assert done.returncode == 0, done.stderr
+    assert path.is_symlink() is (leads_to is not None)
+    have = read(path)
+    assert not files.differs(have, "ours\n", "0600")
+    assert have.text == path.read_text() == "ours\n"
+    kept = "of somebody\n" if leads_to in (None, "new/site.toml") else "ours\n"
+    assert (path.parent / "site.toml").read_text() == kept
+    assert list(path.parent.rglob("*.??????")) == []
+
+
+@pytest.mark.parametrize("what", ["a device", "a folder"])
+def test_what_is_no_file_is_not_written_over(tmp_path, what):
+    path = tmp_path / "config.toml"
+    if what == "a folder":
+        path.mkdir()
+    else:
+        path.symlink_to("/dev/null")
+    done = wrote(path, "ours\n")
+    have = "/dev/null" if what == "a device" else path
+    assert (done.returncode, done.stderr) == (
+        1, f"files: want a file at {path}, have {have}; look who made it, and take it away if "
+        "ours may be there\n",
+    )  # fmt: skip
+    assert sorted(tmp_path.rglob("*")) == [path]
+    assert Path("/dev/null").is_char_device()
 
 
 def test_drv_03_a_failed_build_names_the_compilers_first_error(tmp_path, program):

@@ -227,10 +227,11 @@ def no_swap(have: Have) -> Iterator[Step]:
     def apply() -> Commands:
         mark = shlex.quote(FSTAB_MARK)
         yield StringCommand(
-            "swapoff -a && { [ ! -e /etc/fstab ] || { t=$(mktemp /etc/fstab.XXXXXX) && "
+            "swapoff -a && { [ ! -e /etc/fstab ] || { "
+            'f=$(readlink -f /etc/fstab) && t=$(mktemp "$f.XXXXXX") && '
             f'awk -v mark={mark} \'$1 !~ /^#/ && $3 == "swap" {{ print mark $0; next }} '
-            '{ print }\' /etc/fstab >"$t" && chmod --reference=/etc/fstab "$t" && '
-            'mv -f "$t" /etc/fstab; }; } && systemctl daemon-reload && '
+            '{ print }\' "$f" >"$t" && chmod --reference="$f" "$t" && sync "$t" && '
+            'mv -fT "$t" "$f"; }; } && systemctl daemon-reload && '
             # Units that no fstab asks for: a partition of type swap, zram-generator.
             "for u in $(systemctl list-units --type=swap --all --plain --no-legend --no-pager | "
             'awk \'$2 == "loaded" { print $1 }\'); do systemctl mask --now "$u" || exit; done'

@@ -193,7 +193,7 @@ def answer(machine: SimulatedHost, command: str, stdin: str) -> tuple[bool, str]
         boot(machine)
         return True, ""
     written = re.match(
-        r"umask 077 && mkdir -p -m 0755 \S+ && t=\$\(mktemp (\S+)\.XXXXXX\) && "
+        r'umask 077 && p=(\S+) && f=\$\(readlink -m "\$p"\) && .* && '
         r'base64 -d > "\$t" && chmod (\d+) ',
         command,
     )
