@@ -11,7 +11,10 @@ from pyinfra.api.exceptions import FactProcessError
 from facts.value import FactValue
 
 # deb [arch=amd64 signed-by=/usr/share/keyrings/x.gpg] https://example.org/repo ./
-ONE_LINE = re.compile(r"^deb\s+(?:\[(?P<options>[^\]]*)\]\s+)?(?P<uri>\S+)\s+(?P<suite>\S+)")
+ONE_LINE = re.compile(
+    r"^deb\s+(?:\[(?P<options>[^\]]*)\]\s+)?(?P<uri>\S+)\s+(?P<suite>\S+)"
+    r"(?P<components>[^#]*)"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +24,8 @@ class AptSource(FactValue):
     path: str
     uri: str
     suite: str
+    components: tuple[str, ...] = ()
+    """As ``main``; none in a flat repository."""
 
     @property
     def key(self) -> tuple[str, str]:
@@ -38,7 +43,7 @@ class AptSources(FactBase[tuple[AptSource, ...]]):
 
     .. code:: python
 
-        (AptSource("/etc/apt/sources.list", uri="http://deb.debian.org/debian", suite="trixie"),)
+        (AptSource("/etc/apt/sources.list", "http://deb.debian.org/debian", "trixie", ("main",)),)
     """
 
     def command(self) -> str:
@@ -65,18 +70,18 @@ def parse_sources(output: list[str]) -> tuple[AptSource, ...]:
         texts.setdefault(path, []).append(text)
     found = list[AptSource]()
     for path, lines in texts.items():
-        pairs = _deb822(lines) if path.endswith(".sources") else _one_line(lines)
-        found += [AptSource(path, uri, suite) for uri, suite in pairs]
+        read = _deb822 if path.endswith(".sources") else _one_line
+        found += [AptSource(path, *source) for source in read(lines)]
     return tuple(found)
 
 
-def _one_line(lines: list[str]) -> list[tuple[str, str]]:
+def _one_line(lines: list[str]) -> list[tuple[str, str, tuple[str, ...]]]:
     matches = (ONE_LINE.match(line.strip()) for line in lines)
-    return [(match["uri"], match["suite"]) for match in matches if match]
+    return [(m["uri"], m["suite"], tuple(m["components"].split())) for m in matches if m]
 
 
-def _deb822(lines: list[str]) -> list[tuple[str, str]]:
-    found = list[tuple[str, str]]()
+def _deb822(lines: list[str]) -> list[tuple[str, str, tuple[str, ...]]]:
+    found = list[tuple[str, str, tuple[str, ...]]]()
     stanza: dict[str, str] = {}
     name = ""
     for line in [*lines, ""]:
@@ -88,7 +93,7 @@ def _deb822(lines: list[str]) -> list[tuple[str, str]]:
                 and "deb" in stanza.get("types", "").split()
             ):
                 found += [
-                    (uri, suite)
+                    (uri, suite, tuple(stanza.get("components", "").split()))
                     for uri in stanza.get("uris", "").split()
                     for suite in stanza.get("suites", "").split()
                 ]

@@ -8,7 +8,7 @@ import re
 import shlex
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pyinfra.api import FunctionCommand, StringCommand
 from pyinfra.api.host import Host
@@ -143,7 +143,8 @@ def present(name: str, spec: NodeSpec, have: Have) -> Iterator[Step | Refusal]:
 
     The key is fetched by the host, through apt's own proxy, and trusted only after its
     fingerprint was compared here. Other sources of the same repository, with whatever
-    keyring, are set aside: two of them make apt refuse to work at all.
+    keyring, are set aside: two of them make apt refuse to work at all. Components that they have
+    and we do not ask for, as Debian's ``non-free-firmware``, go on in ours.
 
     + name: ``cuda``, ``docker``, ``container_toolkit``, ``kubernetes`` or ``debian``
     """
@@ -151,8 +152,8 @@ def present(name: str, spec: NodeSpec, have: Have) -> Iterator[Step | Refusal]:
     if architecture is None:
         yield Refusal(name, "a system with dpkg", "none", "use a system that is supported")
         return
-    want = repository(name, spec, have[OsRelease], architecture)
     mine = sources_path(name)
+    want = keeping(repository(name, spec, have[OsRelease], architecture), have[AptSources])
     others = duplicates(want, have[AptSources], mine)
     mixed = [path for path, whole in others.items() if not whole]
     if mixed:
@@ -173,12 +174,12 @@ def present(name: str, spec: NodeSpec, have: Have) -> Iterator[Step | Refusal]:
     ]
 
     def apply() -> Commands:
-        for path in others:
-            yield set_aside(path)
         if not trusted:
             yield FunctionCommand(fetch_key, (want,), {})
         if source is not None:
             yield put(mine, want.text)
+        for path in others:  # last: what ours keeps of them is read from them until then
+            yield set_aside(path)
 
     yield Step(
         title=f"add the {name.replace('_', ' ')} repository",
@@ -188,6 +189,14 @@ def present(name: str, spec: NodeSpec, have: Have) -> Iterator[Step | Refusal]:
         diff=source.diff if source else None,
         remedy=f"look at {mine}",
     )
+
+
+def keeping(want: Repository, sources: tuple[AptSource, ...]) -> Repository:
+    """*want* with the components that the host has of it already, by our own source or another."""
+    there = [name for one in sources if one.key in want.keys for name in one.components]
+    if not want.components:  # flat: it has none
+        return want
+    return replace(want, components=" ".join(dict.fromkeys([*want.components.split(), *there])))
 
 
 def duplicates(want: Repository, sources: tuple[AptSource, ...], mine: str) -> dict[str, bool]:

@@ -145,8 +145,9 @@ def test_a_source_that_is_written_is_found_again() -> None:
     one_line = f"/etc/apt/sources.list\tdeb [arch=amd64] {url} trixie stable"
     found = parse_sources([*lines, one_line, "## end"])
     assert found == (
-        AptSource("/x.sources", url, "trixie"), AptSource("/etc/apt/sources.list", url, "trixie"),
-    )  # fmt: skip
+        AptSource("/x.sources", url, "trixie", ("stable",)),
+        AptSource("/etc/apt/sources.list", url, "trixie", ("stable",)),
+    )
     assert repositories.duplicates(wanted, found, "/x.sources") == {"/etc/apt/sources.list": True}
 
 

@@ -488,6 +488,39 @@ def test_rep_02_a_file_with_other_repositories_too_is_not_renamed(converge):
     assert "/etc/apt/sources.list" in row.problems[0]
 
 
+DEBIAN = "http://deb.test/debian"
+OURS = "/etc/apt/sources.list.d/rackwright-debian.sources"
+
+
+@pytest.mark.parametrize(
+    ("there", "kept"),
+    [
+        ("deb {url} trixie main non-free-firmware", "main non-free-firmware"),
+        ("deb {url}/ trixie contrib # x\ndeb [arch=amd64] {url} trixie main", "main contrib"),
+        ("deb {url} trixie main", "main"),
+        (None, "main"),
+    ],
+)
+def test_rep_02_components_of_a_source_that_is_set_aside_stay_available(converge, there, kept):
+    path = "/etc/apt/sources.list"
+    host = bare(sources={path: there.format(url=DEBIAN)} if there else {})
+    assert converge(host, base, debian_repository_url=DEBIAN).state == "done"
+    assert machine(host).sources == {}
+    assert f"\nComponents: {kept}\n" in host.files[OURS].text
+    assert not converge(host, base, debian_repository_url=DEBIAN).planned
+
+
+@pytest.mark.parametrize("after", range(4))
+def test_rep_02_components_outlive_a_run_that_dies_anywhere(converge, after):
+    host = bare(sources={"/etc/apt/sources.list": f"deb {DEBIAN} trixie main contrib"})
+    host.cut_after = after
+    converge(host, base, debian_repository_url=DEBIAN)
+    host.cut_after = None
+    assert converge(host, base, debian_repository_url=DEBIAN).state == "done"
+    assert machine(host).sources == {}
+    assert "\nComponents: main contrib\n" in host.files[OURS].text
+
+
 kubernetes_repository: Any = SimpleNamespace(
     __name__="deploys.phases.kubernetes_repository",
     files=lambda spec: repositories.files("kubernetes"),
@@ -527,7 +560,7 @@ def test_rep_06_a_key_is_fetched_the_way_that_apt_goes(converge):
     assert row.state == "done"
     # apt-helper goes apt's way, curl and gpg would not.
     (fetched,) = [n for n, line in enumerate(host.log) if "apt-helper" in line]
-    (proxied,) = [n for n, line in enumerate(host.log) if line.endswith(base.PROXY)]
+    (proxied,) = [n for n, line in enumerate(host.log) if f"p={base.PROXY} " in line]
     assert proxied < fetched
 
 
