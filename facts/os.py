@@ -11,7 +11,7 @@ from pyinfra.api import FactBase
 from pyinfra.api.exceptions import FactProcessError
 
 from facts.grub import LINK, default_kernel
-from facts.value import ABSENT, FactValue, each, grep_where_there, sections, where_there
+from facts.value import ABSENT, FactValue, each, grep_where_there, listable, sections, where_there
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,6 +224,7 @@ class KernelsState(FactValue):
 
 
 MENU_LINES = "grep -hE '^[[:space:]]*(set default=|menuentry |submenu |linux|function |})'"
+STAMPS = "stat -c '%Y %n'"
 CHOICES = "grep -a '_entry='"
 PEER_MEMORY = "grep -c 'symbol:ib_register_peer_memory_client '"
 
@@ -240,10 +241,12 @@ class Kernels(FactBase[KernelsState]):
     def command(self) -> str:
         return (
             "uname -r && cat /proc/version && echo '## images' && "
-            "{ ls -1 /boot/vmlinuz-* || true; } && echo '## link' && "
+            # A pattern stands for itself where nothing is of its form.
+            f"{listable('/boot')} && {{ ls -1d /boot/vmlinuz-* || true; }} && echo '## link' && "
             "{ readlink /vmlinuz || readlink /boot/vmlinuz || true; } && echo '## headers' && "
-            "{ ls -1d /lib/modules/*/build/. || true; } && echo '## initramfs' && "
-            "{ stat -c '%Y %n' /boot/initrd.img-* || true; } && echo '## grub' && "
+            f"{listable('/lib/modules')} && {{ ls -1d /lib/modules/*/build/. || true; }} && "
+            "echo '## initramfs' && for f in /boot/initrd.img-*; do "
+            f"{where_there('$f', STAMPS)} || exit; done && echo '## grub' && "
             f"{grep_where_there('/boot/grub/grub.cfg', MENU_LINES)} && echo '## grubenv' && "
             f"{grep_where_there('/boot/grub/grubenv', CHOICES)} && echo '## peer memory' && "
             # Not /proc/kallsyms: to print its 200,000 lines takes seconds.

@@ -56,6 +56,11 @@ def grep_where_there(path: str, grep: str) -> str:
     return f"{{ {where_there(path, grep)} || [ $? = 1 ]; }}"
 
 
+def listable(folder: str) -> str:
+    """Shell that fails for a folder that is there and cannot be listed: its content is unknown."""
+    return f"{{ [ ! -e {folder} ] || ls {folder}/. >/dev/null; }}"
+
+
 def each(lines: list[str], form: re.Pattern[str], what: str) -> list[re.Match[str]]:
     """Every line in its form; raises ``FactProcessError`` for one that is not: it is unknown."""
     found = [form.fullmatch(line) for line in lines]

@@ -74,10 +74,10 @@ def ask(root: Path, fact: FactBase[Any]) -> Any:
         "/sys/class",
         "/sys/module",
         "/dev/infini",
-        "/lib/modules/",
+        "/lib/modules",
         "/proc/",
         "/etc/",
-        "/boot/",
+        "/boot",
     ):
         script = script.replace(folder, f"{root}{folder}")
     done = subprocess.run(["sh", "-c", script], capture_output=True, text=True)
@@ -122,6 +122,21 @@ def test_a_file_that_is_there_and_cannot_be_read_makes_the_reading_fail(host, fa
     (host / name).unlink()
     (host / name).mkdir()  # which root cannot read as a file either
     assert ask(host, fact()) is None
+
+
+@pytest.mark.parametrize("folder", ["boot", "lib/modules"])
+def test_kernels_in_a_folder_that_cannot_be_listed_are_unknown(host, folder):
+    release = os.uname().release
+    (host / f"lib/modules/{release}/build").mkdir()
+    for name in ("vmlinuz", "initrd.img"):
+        (host / f"boot/{name}-{release}").touch()
+    have = ask(host, Kernels())
+    assert (have.installed, have.headers) == ((release,), (release,))
+    assert have.initramfs_changed_at_s.keys() == {release}
+    shutil.rmtree(host / folder)
+    assert not (ask(host, Kernels()).headers if "lib" in folder else ask(host, Kernels()).installed)
+    (host / folder).touch()  # which root cannot list either
+    assert ask(host, Kernels()) is None
 
 
 def test_a_port_none_of_whose_files_can_be_read_is_not_taken_for_absent(host):

@@ -410,7 +410,9 @@ def bare(name: str = "gpu01", **changes: Any) -> SimulatedHost:
         "Machine": state.machine,
     }  # fmt: skip
     host.on(r"/proc/locks\); do", apt)
-    host.half(r"^export DEBIAN_FRONTEND=.*/proc/locks\); do", half_installed, not_configured, not_held)
+    host.half(
+        r"^export DEBIAN_FRONTEND=.*/proc/locks\); do", half_installed, not_configured, not_held
+    )
     host.on("^modprobe ", modprobe)
     host.half("^modprobe -a ", lambda h, m, s: state.modprobe(h.log[-1].split()[2]))
     host.on("^sysctl -q -p ", sysctl)
