@@ -197,25 +197,17 @@ def pci_address(text: str) -> str:
 class MigServiceState(FactValue):
     enabled: bool
     failed: bool
-    needs_reload: bool
-    """Whether systemd has not read the newest unit file."""
 
 
 class MigService(FactBase[MigServiceState]):
     """The boot unit that applies the layout, ``rackwright-mig.service``."""
 
     def command(self) -> str:
-        return (
-            "systemctl show rackwright-mig.service "
-            "-p UnitFileState -p ActiveState -p NeedDaemonReload"
-        )
+        return "systemctl show rackwright-mig.service -p UnitFileState -p ActiveState"
 
     def process(self, output: list[str]) -> MigServiceState:
-        values = properties(
-            output, "rackwright-mig.service", "ActiveState", "UnitFileState", "NeedDaemonReload"
-        )
+        values = properties(output, "rackwright-mig.service", "ActiveState", "UnitFileState")
         return MigServiceState(
             enabled=values["UnitFileState"] == "enabled",
             failed=values["ActiveState"] == "failed",
-            needs_reload=values["NeedDaemonReload"] == "yes",
         )

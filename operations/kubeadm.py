@@ -285,7 +285,7 @@ def _wait_ready(
         if not restarted and (restart or (waited > REPAIR_AFTER_S and not missing_cni(now))):
             host.log(f"restarting the kubelet: {now}")
             host.run_shell_command(
-                StringCommand("systemctl daemon-reload && systemctl restart kubelet.service"),
+                StringCommand("systemctl restart kubelet.service"),
                 **arguments,
             )
             restarted = True

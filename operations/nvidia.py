@@ -112,12 +112,17 @@ def load(modules: Sequence[str]) -> StringCommand:
     )
 
 
-def restart_persistenced() -> StringCommand:
-    """Let the daemon run with the unit as it is now, at boot too; in its own words if it cannot."""
+def restart_persistenced(*, new_unit: bool) -> StringCommand:
+    """
+    Let the daemon run, at boot too; in its own words if it cannot.
+
+    + new_unit: whether systemd has to read its units anew, which can take the GPUs from pods
+    """
     unit = "nvidia-persistenced.service"
     # systemd's own lines say only that it failed.
     return StringCommand(
-        f"systemctl daemon-reload && systemctl enable {unit} && systemctl restart {unit} || "
+        f"{'systemctl daemon-reload && ' if new_unit else ''}"
+        f"systemctl enable --no-reload {unit} && systemctl restart {unit} || "
         f"{{ code=$?; journalctl -u {unit} -n 20 --no-pager -o cat | grep -iE 'fail|error|unable' "
         "| grep -v -e 'Failed with result' -e 'Failed to start' | tail -n 1 >&2; exit $code; }"
     )

@@ -174,13 +174,16 @@ def test_drv_16_a_daemon_that_does_not_start_is_heard(tmp_path, program):
         "echo \"nvidia-persistenced.service: Failed with result 'exit-code'.\"; "
         "echo Failed to start NVIDIA Persistence Daemon.",
     )
-    done = run(str(nvidia.restart_persistenced().get_raw_value()), tmp_path)
+    done = run(str(nvidia.restart_persistenced(new_unit=True).get_raw_value()), tmp_path)
     assert done.returncode == 1
     assert done.stderr.splitlines()[-1] == (
         "Failed to find user ID of user 'nvidia-persistenced': No such process"
     )
     program("systemctl")
-    assert run(str(nvidia.restart_persistenced().get_raw_value()), tmp_path).returncode == 0
+    assert (
+        run(str(nvidia.restart_persistenced(new_unit=True).get_raw_value()), tmp_path).returncode
+        == 0
+    )
 
 
 def test_without_a_log_of_a_build_there_is_nothing_to_explain(tmp_path):

@@ -17,11 +17,11 @@ from cluster import CLOSED_TAINT, PASSED, VALIDATED_CONDITION, Condition, NodeSt
 from deploys.phases import mig, preflight
 from facts.readings import READINGS
 from facts.snapshot import MARK
-from operations import kubeadm, node
+from operations import containerd, kubeadm, node
 from tests.support.machine import machine
-from tests.support.runtime import MIRROR, Engine, make_engine, whole
+from tests.support.runtime import MIRROR, Engine, make_engine, runtime, whole
 from tests.support.simulated_cluster import EMPTY, SimulatedCluster, pod
-from tests.support.simulated_node import Moments, SimulatedHost, Unreadable, boot
+from tests.support.simulated_node import Moments, SimulatedFile, SimulatedHost, Unreadable, boot
 
 KILLS, ALL_KILLS = 2, 50
 """Per scenario: in every run of the tests, and with ``--lab-all``."""
@@ -411,6 +411,68 @@ def test_a_node_whose_driver_was_changed_is_not_opened_without_a_gpu_pod(engine,
     engine.cluster.probe_results["gpu"] = TAKEN
     row = engine.converge(host, *phases)
     assert (row.state, says(engine).reason) == ("closed", "NotTested")
+
+
+READS_ALL_UNITS = re.compile(
+    r"daemon-reload|systemctl (enable|disable|mask|preset)(?! --no-reload)"
+)
+
+
+@pytest.mark.parametrize(
+    ("spoil", "applied"),
+    [
+        (
+            lambda host: machine(host).persistenced.update(ActiveState="failed"),
+            ["nvidia_driver | turn persistence mode on"],
+        ),
+        (
+            lambda host: machine(host).persistenced.update(UnitFileState="disabled"),
+            ["nvidia_driver | turn persistence mode on"],
+        ),
+        (
+            lambda host: host.files.update({mig.UNIT: SimulatedFile("of an older release\n")}),
+            ["mig | install the boot unit"],
+        ),
+        (
+            lambda host: setattr(runtime(host).mig_unit, "enabled", False),
+            ["mig | enable the boot unit"],
+        ),
+        (
+            lambda host: setattr(host.values["kubelet"], "enabled", False),
+            ["kubernetes | wait for the node to be Ready"],
+        ),
+    ],
+    ids=["persistence daemon", "it disabled", "MIG's unit", "it disabled", "kubelet disabled"],
+)
+def test_rtm_13_systemd_reads_no_unit_anew_under_users_pods(engine, phases, spoil, applied):
+    host = in_service(engine, phases)
+    engine.cluster.pods.append(pod("job", "gpu01", **JOB))
+    host.log.clear()
+    spoil(host)
+    row = engine.converge(host, *phases)
+    assert (row.problems, row.changes[: len(applied)]) == ([], applied)
+    assert [line for line in host.changes if READS_ALL_UNITS.search(line)] == []
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        lambda host: machine(host).fstab.append("UUID=9d2e none swap sw 0 0"),
+        lambda host: machine(host).persistenced.update(argv="/x --no-persistence-mode"),
+        lambda host: host.files.update(
+            {containerd.UNIT_DROP_IN: SimulatedFile("of an older release\n")}
+        ),
+    ],
+    ids=["fstab", "persistence daemon's unit", "containerd's unit"],
+)
+def test_rtm_13_what_needs_units_read_anew_is_refused_under_users_pods(engine, phases, spoil):
+    host = in_service(engine, phases)
+    engine.cluster.pods.append(pod("job", "gpu01", **JOB))
+    host.log.clear()
+    spoil(host)
+    row = engine.converge(host, *phases)
+    assert "node: want no disruptive step on a node in service" in row.problems[0]
+    assert host.changes == []
 
 
 def test_a_cordoned_node_is_closed_by_one_phase_that_disturbs_it(engine, phases):

@@ -244,7 +244,8 @@ def no_swap(have: Have) -> Iterator[Step]:
     ]
     yield Step(
         "turn swap off for good", "no swap, now and after a boot", ", ".join(parts), apply,
-        disrupts=bool(swap.active), remedy="look at `systemctl list-units --type=swap`",
+        disrupts=True,  # systemd reads all units anew (failures RTM-13)
+        remedy="look at `systemctl list-units --type=swap`",
     )  # fmt: skip
 
 

@@ -183,21 +183,23 @@ def running(have: Have, *, pending: bool) -> Iterator[Step]:
     ]
     if not lacks:
         return
+    # It can take the GPUs from pods that got them past systemd (toolkit before 1.18); these outlive
+    # a containerd that stops. Source: NVIDIA/nvidia-container-toolkit issue 48.
+    reads_units = pending or service.needs_reload or not service.memlock_unlimited
 
     def restart() -> Commands:
-        # The candidate is judged before the daemon that works is stopped. `enable` makes systemd
-        # read all units anew (systemctl(1)), which can take the GPUs from pods that got them past
-        # systemd (toolkit before 1.18), hence `disrupts`.
-        # Source: NVIDIA/nvidia-container-toolkit issue 48.
+        # The candidate is judged before the daemon that works is stopped.
         yield StringCommand(
-            "containerd config dump >/dev/null && systemctl enable containerd.service && "
+            "containerd config dump >/dev/null && "
+            f"systemctl enable --no-reload containerd.service && "
+            f"{'systemctl daemon-reload && ' if reads_units else ''}"
             "systemctl restart containerd.service"
         )
 
     yield Step(
         "restart containerd" if service.active else "start containerd",
         "running, at boot too, newer than its files, memlock unlimited", ", ".join(lacks), restart,
-        disrupts=service.active,
+        disrupts=service.active or reads_units,
         remedy="read `journalctl -u containerd`, `containerd config dump` and "
         "`systemctl cat containerd`",
     )  # fmt: skip

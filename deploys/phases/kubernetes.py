@@ -139,7 +139,8 @@ def joined(spec: NodeSpec, have: Have) -> Iterator[Step | Refusal]:
         deleted = there is None and age_s is not None and age_s > kubeadm.REGISTERS_S
 
         def ready() -> Commands:
-            yield StringCommand("systemctl enable --now kubelet.service")
+            # Without a word to systemd to read all units anew (failures RTM-13).
+            yield StringCommand("systemctl enable --no-reload --now kubelet.service")
             yield kubeadm.wait_ready(spec, have.cluster, boot_id=boot_id, restart=deleted)
 
         yield Step(

@@ -77,7 +77,6 @@ def plan(spec: NodeSpec, have: Have) -> Iterator[Step | Refusal]:
         yield from refusals
         if refusals:
             return
-    new_unit = False
     for title, path, text, mode in (
         ("declare the MIG layout", LAYOUT, layout_text(want), "0644"),
         ("install what applies it", SCRIPT, render("mig/apply.sh.j2", layout=LAYOUT), "0755"),
@@ -87,20 +86,19 @@ def plan(spec: NodeSpec, have: Have) -> Iterator[Step | Refusal]:
         ),
     ):  # fmt: skip
         if step := written(title, path, text, now, mode):
-            new_unit = new_unit or path == UNIT
             yield step
 
     # Steps of one plan are applied in their order: what needs the files above comes after them.
     service = have[MigService]
-    if new_unit or not service.enabled or service.needs_reload:
+    if not service.enabled:
 
         def enable() -> Commands:
-            # It makes systemd read all units anew, too: systemctl(1).
-            yield StringCommand("systemctl enable rackwright-mig.service")
+            # systemd would read all units anew, which can take the GPUs from pods (failures
+            # RTM-13). The next boot does, or the step that applies a layout.
+            yield StringCommand("systemctl enable --no-reload rackwright-mig.service")
 
         yield Step(
-            "enable the boot unit", "rackwright-mig.service enabled, as its file says",
-            "it disabled" if not service.enabled else "an older unit in systemd's memory", enable,
+            "enable the boot unit", "rackwright-mig.service enabled", "it disabled", enable,
             remedy="read `systemctl status rackwright-mig.service`",
         )  # fmt: skip
 
@@ -131,7 +129,7 @@ def plan(spec: NodeSpec, have: Have) -> Iterator[Step | Refusal]:
         def apply() -> Commands:
             yield put(PREVIOUS, current_text(state.gpus))
             yield StringCommand(
-                "systemctl restart rackwright-mig.service || "
+                "systemctl daemon-reload && systemctl restart rackwright-mig.service || "
                 "{ journalctl -u rackwright-mig.service -n 20 --no-pager -o cat >&2; exit 1; }"
             )
 

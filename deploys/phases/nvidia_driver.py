@@ -250,15 +250,18 @@ def persistent(have: Have, pending: str | None) -> Iterator[Step]:
         ]
     if not lacks:
         return
+    # A run may have died between the drop-in and systemd's reading of it.
+    new_unit = config_step is not None or daemon.static or not daemon.persistence_on
 
     def apply() -> Commands:
         if config_step is not None:
             yield put(DROP_IN, drop_in)
-        yield nvidia.restart_persistenced()
+        yield nvidia.restart_persistenced(new_unit=new_unit)
 
     yield Step(
         "turn persistence mode on", "nvidia-persistenced enabled, running, mode on",
         ", ".join(lacks), apply,
+        disrupts=new_unit,  # systemd reads all units anew (failures RTM-13)
         waits_for=pending or (None if daemon.installed else "the packages"),
         diff=config_step.diff if config_step else None,
         remedy="read `journalctl -u nvidia-persistenced`",

@@ -52,8 +52,9 @@ def plan(spec: NodeSpec, have: Have) -> Iterator[Step | Refusal]:
     release = system(have[OsRelease])
     assert release is not None, "preflight refuses other systems"
     install = packages.installed(
-        "install the RDMA stack", dict.fromkeys(release.rdma_packages), have, hold=False
-    )
+        "install the RDMA stack", dict.fromkeys(release.rdma_packages), have, hold=False,
+        disrupts=True,  # it brings units, for which systemd reads all anew (failures RTM-13)
+    )  # fmt: skip
     if install:
         pending = "the packages"
         yield install

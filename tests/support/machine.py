@@ -421,10 +421,8 @@ def bare(name: str = "gpu01", **changes: Any) -> SimulatedHost:
     host.on("apt-helper", key)
     host.on("^mv -T --backup=numbered (\\S+) (\\S+).disabled$", set_aside)
     host.on("^rm -f (\\S+)$", remove)
-    host.on("^systemctl daemon-reload && systemctl enable nvidia-persistenced", persistenced)
-    host.half(
-        "^systemctl daemon-reload && systemctl enable nvidia-persistenced", persistenced_enabled
-    )
+    host.on("systemctl enable --no-reload nvidia-persistenced", persistenced)
+    host.half("systemctl enable --no-reload nvidia-persistenced", persistenced_enabled)
     host.on("^udevadm settle", lambda h, match, stdin: True)
     host.on("^update-ca-certificates", bundle)
     return host
@@ -594,7 +592,7 @@ def persistenced(host: SimulatedHost, match: re.Match[str], stdin: str) -> bool:
     if state.persistenced is None or state.loaded is None:
         return False
     drop_in = host.files.get("/etc/systemd/system/nvidia-persistenced.service.d/50-rackwright.conf")
-    if drop_in:
+    if drop_in and "daemon-reload" in host.log[-1]:
         state.persistenced["argv"] = re.findall(r"ExecStart=(.+)", drop_in.text)[-1]
     state.persistenced |= {"ActiveState": "active", "UnitFileState": "enabled"}
     state.persistence_mode = "--no-persistence-mode" not in state.persistenced["argv"]

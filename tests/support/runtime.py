@@ -218,6 +218,10 @@ class Runtime:
             self.refresh_cdi(host)
         return done
 
+    def divide(self, host: SimulatedHost, match: re.Match[str], stdin: str) -> bool:
+        self.daemon_reload(host)
+        return self.apply_layout(host)
+
     def half_a_layout(self, host: SimulatedHost, match: re.Match[str], stdin: str) -> bool:
         """The unit is killed: modes are set, and one GPU lacks its last device."""
         done = self.apply_layout(host)
@@ -226,12 +230,7 @@ class Runtime:
         return done
 
     def mig_state(self, host: SimulatedHost) -> str:
-        file = host.files.get(mig.UNIT)
-        reload = self.mig_unit.text is not None and file and file.text != self.mig_unit.text
-        return (
-            f"ActiveState=inactive\nUnitFileState={'enabled' if self.mig_unit.enabled else ''}\n"
-            f"NeedDaemonReload={'yes' if reload else 'no'}"
-        )
+        return f"ActiveState=inactive\nUnitFileState={'enabled' if self.mig_unit.enabled else ''}"
 
     def daemon_reload(self, host: SimulatedHost) -> None:
         for unit, path in ((self.service, containerd.UNIT_DROP_IN), (self.mig_unit, mig.UNIT)):
@@ -311,13 +310,21 @@ def bare(name: str = "gpu01", *, driver: bool = True, **changes: Any) -> Simulat
         "DiskFree": lambda h: disk_free({"/": 20480, "/boot": 500, "/var": 20480}),
         "Clock": lambda h: f"{time.time():.3f}",
     }
-    host.on(r"^containerd config dump >/dev/null && systemctl enable containerd", restart)
+    host.on(
+        r"^containerd config dump >/dev/null && systemctl enable --no-reload containerd", restart
+    )
     host.half(r"^containerd config dump >/dev/null && systemctl enable", state.stop)
     host.on(r"^systemctl restart nvidia-cdi-refresh.service$", refresh)
     host.on(r"^ctr -n rackwright images pull ", prove)
-    host.on(r"^systemctl enable rackwright-mig.service$", enable_mig)
-    host.half(r"^systemctl restart rackwright-mig.service ", state.half_a_layout)
-    host.on(r"^systemctl restart rackwright-mig.service ", lambda h, m, s: state.apply_layout(h))
+    host.on(r"^systemctl enable --no-reload rackwright-mig.service$", enable_mig)
+    host.half(
+        r"^systemctl daemon-reload && systemctl restart rackwright-mig.service ",
+        state.half_a_layout,
+    )
+    host.on(
+        r"^systemctl daemon-reload && systemctl restart rackwright-mig.service ",
+        state.divide,
+    )
     return host
 
 
@@ -359,7 +366,8 @@ def restart(host: SimulatedHost, match: re.Match[str], stdin: str) -> bool:
     state = runtime(host)
     if not installed(host, "containerd.io") or not state.dump(host).endswith("\n0"):
         return False
-    state.daemon_reload(host)
+    if "daemon-reload" in host.log[-1]:
+        state.daemon_reload(host)
     state.service.enabled = True
     state.start(host)
     return True
@@ -381,7 +389,6 @@ def prove(host: SimulatedHost, match: re.Match[str], stdin: str) -> bool:
 def enable_mig(host: SimulatedHost, match: re.Match[str], stdin: str) -> bool:
     if mig.UNIT not in host.files:
         return False
-    runtime(host).daemon_reload(host)
     runtime(host).mig_unit.enabled = True
     return True
 

@@ -526,8 +526,8 @@ def connect(cluster: SimulatedCluster, host: SimulatedHost) -> SimulatedHost:
     host.on(r"kubeadm join --config", join)
     host.half(r"kubeadm join --config", half_join, join_alone)
     host.on(r"kubeadm reset -f", reset)
-    host.on(r"^systemctl enable (--now )?kubelet\.service$", enable)
-    host.on(r"^systemctl daemon-reload && systemctl restart kubelet\.service$", restart)
+    host.on(r"^systemctl enable (--no-reload --now )?kubelet\.service$", enable)
+    host.on(r"^systemctl restart kubelet\.service$", restart)
     host.on(rf"^rm -f {JOIN_FILE} {BOOTSTRAP_CONF}$", forget)
     host.on(r"^journalctl -u kubelet", lambda h, m, s: "E1130 kubelet.go: no luck\n")
     return host
