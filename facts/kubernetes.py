@@ -7,11 +7,15 @@ from dataclasses import dataclass
 from pyinfra.api import FactBase
 from pyinfra.api.exceptions import FactProcessError
 
-from facts.value import ABSENT, FactValue, properties, sections
+from facts.value import ABSENT, FactValue, properties, sections, where_there
 
 KUBELET_CONF = "/etc/kubernetes/kubelet.conf"
 BOOTSTRAP_CONF = "/etc/kubernetes/bootstrap-kubelet.conf"
 CA = "/etc/kubernetes/pki/ca.crt"
+
+CNI_FOLDER = "/etc/cni/net.d"
+CNI_ENDINGS = (".conf", ".conflist", ".json")
+"""Source: containerd/go-cni opts.go, loadFromConfDir; the first by name is used."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +30,7 @@ class KubeletState(FactValue):
     """How long its process has been running; ``None`` if it is not."""
     enabled: bool
     cni_configs: tuple[str, ...]
-    """Names in ``/etc/cni/net.d``."""
+    """Names in ``/etc/cni/net.d`` that a container runtime reads."""
     plugin_sockets: tuple[str, ...]
     """Names in ``/var/lib/kubelet/device-plugins``, the kubelet's own among them."""
 
@@ -51,7 +55,7 @@ class Kubelet(FactBase[KubeletState]):
             # By the clock that nobody sets; the uptime after it, so that no age is negative.
             "echo '## unit'; systemctl show kubelet.service -p ActiveState -p UnitFileState "
             "-p ExecMainStartTimestampMonotonic; echo '## uptime'; cat /proc/uptime; "
-            "echo '## cni'; ls -A /etc/cni/net.d 2>/dev/null; "
+            f"echo '## cni'; {where_there(CNI_FOLDER, 'ls -A')} || exit; "
             "echo '## sockets'; ls -A /var/lib/kubelet/device-plugins 2>/dev/null; echo '## done'"
         )
 
@@ -85,6 +89,6 @@ def parse_kubelet(output: list[str]) -> KubeletState:
         active=active,
         running_s=round(running_s, 1) if active else None,
         enabled=unit["UnitFileState"] == "enabled",
-        cni_configs=tuple(part["cni"]),
+        cni_configs=tuple(name for name in part["cni"] if name.endswith(CNI_ENDINGS)),
         plugin_sockets=tuple(part["sockets"]),
     )

@@ -1166,6 +1166,23 @@ def test_kad_11_the_bridge_of_an_earlier_cluster_is_gone_before_the_join(host, c
     )
 
 
+def test_kad_11_the_network_of_an_earlier_cluster_is_set_aside_before_the_join(host, converge):
+    kubelet = host.values["kubelet"]
+    kubelet.cni = ["05-old.conflist", ".kubernetes-cni-keep", "10-older.conf", "x.disabled"]
+    row = converge(host)
+    assert (row.state, row.problems) == ("open", [])
+    steps = changes(row)
+    assert steps.index("set the pod network of an earlier cluster aside") < (
+        steps.index("join the cluster")
+    )
+    assert kubelet.cni == [".kubernetes-cni-keep", "x.disabled"]
+
+
+def test_kad_11_the_network_of_a_node_that_has_joined_is_left_alone(open_host, converge):
+    open_host.values["kubelet"].cni = ["05-site.conflist", "10-other.conf"]
+    assert converge(open_host).planned == []
+
+
 def test_kad_11_a_join_over_the_old_bridge_is_mended_afterwards(open_host, cluster, converge):
     cluster.nodes["gpu01"] = replace(cluster.nodes["gpu01"], pod_cidr="10.244.1.0/24")
     open_host.values["bridge"] = bridge("10.244.9.1/24")

@@ -14,12 +14,13 @@ from cluster import Taint
 from deploys.phases import preflight
 from facts.cni import BRIDGE, PodBridge
 from facts.files import Files
-from facts.kubernetes import BOOTSTRAP_CONF, Kubelet
+from facts.kubernetes import BOOTSTRAP_CONF, CNI_FOLDER, Kubelet
 from facts.os import Machine
 from facts.packages import Packages
 from nodespec import NodeSpec
 from operations import kubeadm, node, packages, repositories
 from operations.failure import calling
+from operations.files import set_aside
 from operations.have import Have
 from operations.step import Commands, Refusal, Step
 
@@ -66,8 +67,18 @@ def plan(spec: NodeSpec, have: Have) -> Iterator[Step | Refusal]:
             remedy="run `kubeadm reset -f` on the host, read what it says, then run again",
         )  # fmt: skip
 
-    yield from without_old_bridge(have, waits_for="a clean start" if kubelet.half_joined else None)
+    clean = "a clean start" if kubelet.half_joined else None
+    yield from without_old_bridge(have, waits_for=clean)
     there = have.node
+    if kubelet.cni_configs:
+        # Nothing of this life can have written them, and the first by name is what pods get.
+        left = [f"{CNI_FOLDER}/{name}" for name in kubelet.cni_configs]
+        yield Step(
+            "set the pod network of an earlier cluster aside",
+            f"no configuration in {CNI_FOLDER} before the join", ", ".join(left),
+            lambda: map(set_aside, left), waits_for=clean, disrupts=there is not None,
+            remedy=f"look what writes to {CNI_FOLDER} on a host of no cluster",
+        )  # fmt: skip
 
     def join() -> Commands:
         yield StringCommand("systemctl enable kubelet.service")

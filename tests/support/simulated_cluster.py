@@ -71,6 +71,8 @@ class Kubelet:
     """Of the process that runs."""
     token: str = ""
     """In its bootstrap credentials."""
+    cni: list[str] = field(default_factory=list)
+    """Names in /etc/cni/net.d."""
     endpoint: str = ""
     joins: int = 0
 
@@ -84,7 +86,9 @@ class Kubelet:
             f"## server\n{server}\n## bootstrap\n{yes[self.bootstrapping]}\n## ca\n{yes[self.ca]}\n"
             f"## unit\nActiveState={'active' if self.active else 'inactive'}\n"
             f"UnitFileState={unit}\nExecMainStartTimestampMonotonic={self.started_s * 1_000_000}\n"
-            f"## uptime\n{now_s}.00 1.00\n## cni\n## sockets\n## done"
+            f"## uptime\n{now_s}.00 1.00\n## cni\n"
+            + "".join(f"{name}\n" for name in self.cni)
+            + "## sockets\n## done"
         )
 
 
@@ -436,6 +440,10 @@ def connect(cluster: SimulatedCluster, host: SimulatedHost) -> SimulatedHost:
     archive |= {name: ["1.0-1"] for name in ("conntrack", "ethtool", "iptables", "socat")}
     host.facts["Kubelet"] = lambda h: h.values["kubelet"].read(h.now_s)
     host.facts["PodBridge"] = lambda h: h.values.get("bridge", "absent\n## done")
+    host.on(
+        r"^mv -T --backup=numbered /etc/cni/net.d/(\S+) /etc/cni/net.d/\1.disabled$",
+        lambda h, match, stdin: not kubelet.cni.remove(match[1]),
+    )
     host.on("^ip link delete cni0$", lambda h, match, stdin: bool(h.values.pop("bridge", "")))
 
     def begin(h: SimulatedHost) -> str | None:
