@@ -76,7 +76,7 @@ def _reboot(state: State, host: Host, reason: str, timeout_s: float) -> bool:
         # Detached, so that the command can answer before the connection goes. It keeps our turn.
         StringCommand(
             f"{packages.turn('reboot')}; "
-            "nohup sh -c 'sleep 0.3; systemctl reboot; sleep 60' >/dev/null 2>&1 &"
+            "nohup sh -c 'sleep 1; systemctl reboot; sleep 60' >/dev/null 2>&1 &"
         ),
         **arguments,
     )
