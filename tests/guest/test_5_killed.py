@@ -55,7 +55,7 @@ lsinitramfs /boot/initrd.img-$(uname -r) >/run/rackwright-test-listed &&
 grep -q /virtio_blk.ko /run/rackwright-test-listed && ! grep nouveau /run/rackwright-test-listed
 """
 UNPACKING = at_work("dpkg .*--(unpack|configure)")
-OUT_OF_THE_CLUSTER = "kubeadm reset -f >/dev/null 2>&1; rm -rf /etc/cni/net.d/*"
+OUT_OF_THE_CLUSTER = "kubeadm reset -f >/dev/null 2>&1"
 
 
 @dataclass(frozen=True)

@@ -8,9 +8,11 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
+from kubernetes import client
 
 from lab.description import load
 from lab.paths import KNOWN_HOSTS, KUBECONFIG_RACKWRIGHT, SSH_KEY
@@ -104,7 +106,6 @@ gpu_nodes[1].update(
 )
 gpu_nodes[0][0][1].update(ssh_hostname="fd88::12", kube_node_ip="fd88::12")
 """
-# The join comes too: what the network's own pod cannot renew without IPv4 stays in /etc/cni/net.d.
 OUT_OF_THE_CLUSTER = "kubeadm reset -f >/dev/null 2>&1"
 WITH_IPV6 = """
 set -e
@@ -146,17 +147,32 @@ def bridge_with_ipv6() -> Iterator[None]:
 
 @contextmanager
 def cluster_of_ipv6(lab: Lab) -> Iterator[None]:
-    """The cluster calls itself by the address that its IPv6 hosts reach, as kubeadm would have."""
+    """
+    The cluster calls itself by the address that its IPv6 hosts reach, as kubeadm would have.
+
+    New pods of its network do so too; the other node, which has no IPv6, keeps the pod it has.
+    """
     api = lab.kubernetes()
-    where = ("cluster-info", "kube-public")
-    before = api.read_namespaced_config_map(*where).data["kubeconfig"]
+    apps = client.AppsV1Api(api.api_client)
+    info_at, network_at = ("cluster-info", "kube-public"), ("lab-cni", "kube-system")
+    before = api.read_namespaced_config_map(*info_at).data["kubeconfig"]
     info = yaml.safe_load(before)
     info["clusters"][0]["cluster"]["server"] = f"https://[{HOST}]:6443"
-    api.patch_namespaced_config_map(*where, {"data": {"kubeconfig": yaml.safe_dump(info)}})
+    api.patch_namespaced_config_map(*info_at, {"data": {"kubeconfig": yaml.safe_dump(info)}})
+    apps.patch_namespaced_daemon_set(*network_at, network(f"https://[{HOST}]:6443", "OnDelete"))
     try:
         yield
     finally:
-        api.patch_namespaced_config_map(*where, {"data": {"kubeconfig": before}})
+        api.patch_namespaced_config_map(*info_at, {"data": {"kubeconfig": before}})
+        server = "https://10.88.0.1:6443"
+        apps.patch_namespaced_daemon_set(*network_at, network(server, "RollingUpdate"))
+
+
+def network(server: str, update: str) -> dict[str, Any]:
+    """Patch of the pod network's DaemonSet."""
+    environment = [{"name": "API_SERVER", "value": server}]
+    pod = {"spec": {"containers": [{"name": "cni", "env": environment}]}}
+    return {"spec": {"updateStrategy": {"type": update}, "template": pod}}
 
 
 def over_ipv6(known_hosts: Path, command: str) -> str | None:
