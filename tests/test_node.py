@@ -460,7 +460,7 @@ def test_the_lock_itself_lives_and_dies_with_the_connection_of_its_run(monkeypat
 @pytest.mark.parametrize(
     ("path", "owner", "have"),
     [
-        ("lock", "full", "{owner} that cannot be written"),
+        ("lock", "folder", "{owner} that cannot be written"),
         ("no/lock", "lock.owner", "flock: cannot open lock file {path}: No such file or directory"),
         ("lock", "null", "{owner} not written within 0.5 s"),
     ],
@@ -469,8 +469,9 @@ def test_the_lock_itself_lives_and_dies_with_the_connection_of_its_run(monkeypat
 def test_a_lock_that_the_host_cannot_keep_is_not_waited_for(
     monkeypatch, tmp_path, path, owner, have
 ):
-    devices = {"full": "/dev/full", "null": "/dev/null"}  # as on a full /run
-    told = {"path": tmp_path / path, "owner": devices.get(owner, tmp_path / owner)}
+    (tmp_path / "folder").mkdir()  # what cannot be written, as a file on a full /run
+    told = {"path": tmp_path / path, "owner": tmp_path / owner}
+    (tmp_path / "null").symlink_to("/dev/null")
     monkeypatch.setattr(lock, "PATH", told["path"])
     monkeypatch.setattr(lock, "OWNER_PATH", told["owner"])
     monkeypatch.setattr(lock, "UNWRITTEN", lock.UNWRITTEN.replace(LOCK_OWNER, str(told["owner"])))
