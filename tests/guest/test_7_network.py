@@ -25,6 +25,7 @@ pytestmark = [pytest.mark.guest, pytest.mark.long]
 MISSING = """
 set -e
 dpkg --purge --force-depends infiniband-diags
+apt-get clean
 rm -rf /var/lib/apt/lists/* /var/lib/rackwright/apt-updated
 rm -f /etc/apt/keyrings/rackwright-kubernetes.asc /var/lib/rackwright/container-runtime.json
 crictl rmi registry.k8s.io/rackwright-lab/probe:1 || true
