@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from packaging.version import Version
 
-from nodespec import catalogue, mig
+from nodespec import catalogue, drivers, mig
 from nodespec.problems import Problem, show
 
 if TYPE_CHECKING:
@@ -82,6 +82,25 @@ def driver(spec: NodeSpec) -> Iterator[Problem]:
             spec.nvidia_driver_version,
             "choose a later driver",
         )
+
+
+@check("gpu_count", "cuda_required", "nvidia_driver_version")
+def cuda(spec: NodeSpec) -> Iterator[Problem]:
+    wanted = spec.cuda_required
+    if wanted is None:
+        return
+    if not spec.gpu_count:
+        todo = "set gpu_count, or leave out cuda_required"
+        yield Problem("cuda_required", "nothing where gpu_count is 0", repr(wanted), todo)
+        return
+    have, first = spec.nvidia_driver_version, drivers.DRIVER_MIN_BY_CUDA[wanted]
+    if Version(have) >= Version(first):
+        return
+    todo = "choose a later driver"
+    least = drivers.first_of_major(wanted)
+    if Version(have) >= Version(drivers.DRIVER_MIN_BY_CUDA[least]):
+        todo += f", or ask for CUDA {least} if no program compiles PTX at run time"
+    yield Problem("nvidia_driver_version", f"{first} or later for CUDA {wanted}", have, todo)
 
 
 @check("gpu_model", "mig_config", "mig_layouts")

@@ -9,11 +9,13 @@ from pydantic import BaseModel, ConfigDict, Field
 from pyinfra.api.host import Host
 
 from nodespec.catalogue import GPUS, HCAS, names
+from nodespec.drivers import DRIVER_MIN_BY_CUDA
 from nodespec.mig import MigLayoutEntry
 from nodespec.problems import HostProblem, InventoryProblems
 from nodespec.reading import merged, read
 from nodespec.values import (
     PLACEHOLDERS,
+    CudaVersion,
     DriverVersion,
     Endpoint,
     Fingerprint,
@@ -127,6 +129,14 @@ class NodeSpec(BaseModel):
         "The driver, exactly: kernel module, libraries and tools.",
         form="full version, as in 580.178.04",
         example="580.178.04",
+    )
+    cuda_required: CudaVersion | None = key(
+        None,
+        "Newest CUDA version that containers bring: a driver that is older than it is refused. "
+        "Programs that compile nothing at run time also run with the first driver of the same "
+        "major version: ask for that one then, as in `13.0`.",
+        form=f"one of {', '.join(DRIVER_MIN_BY_CUDA)}",
+        example="13.0",
     )
     nvidia_kernel_module: Literal["open"] = key(
         "open",

@@ -13,7 +13,7 @@ from urllib.parse import SplitResult, urlsplit
 
 from pydantic import AfterValidator, BeforeValidator, Strict, StringConstraints
 
-from nodespec import catalogue
+from nodespec import catalogue, drivers
 
 # Source: Kubernetes documentation, "Object Names and IDs", DNS Subdomain Names (read 2026-11-30).
 DNS_LABEL = r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?"
@@ -111,10 +111,8 @@ LayoutName = Annotated[Text, _matches(r"[A-Za-z0-9]([A-Za-z0-9._+-]{0,61}[A-Za-z
 ProfileName = Annotated[Text, _matches(r"[0-9a-z][0-9a-z.+-]{0,30}")]
 
 
-def _model(
-    known: Iterable[catalogue.GpuModel] | Iterable[catalogue.HcaModel],
-) -> Callable[[str], str]:
-    allowed = [model.name for model in known]
+def _one_of(known: Iterable[str]) -> Callable[[str], str]:
+    allowed = list(known)
 
     def check(value: str) -> str:
         if value not in allowed:
@@ -124,8 +122,9 @@ def _model(
     return check
 
 
-GpuModelName = Annotated[Text, AfterValidator(_model(catalogue.GPUS))]
-HcaModelName = Annotated[Text, AfterValidator(_model(catalogue.HCAS))]
+GpuModelName = Annotated[Text, AfterValidator(_one_of(model.name for model in catalogue.GPUS))]
+HcaModelName = Annotated[Text, AfterValidator(_one_of(model.name for model in catalogue.HCAS))]
+CudaVersion = Annotated[Text, AfterValidator(_one_of(drivers.DRIVER_MIN_BY_CUDA))]
 
 
 def _endpoint(value: str) -> str:

@@ -113,6 +113,7 @@ WRONG = [
     ("hca_rate_gbps", 201, "write it as in hca_rate_gbps = 400"),
     ("hca_link_layer", "IB", "write it as in hca_link_layer = 'infiniband'"),
     ("nvidia_driver_version", "580", "write it as in nvidia_driver_version = '580.178.04'"),
+    ("cuda_required", 13.0, "write it as in cuda_required = '13.0'"),
     ("nvidia_driver_version", 580.178, "write it as in nvidia_driver_version = '580.178.04'"),
     ("nvidia_kernel_module", "proprietary", "write it as in nvidia_kernel_module = 'open'"),
     ("nvidia_default_runtime", False, "write it as in nvidia_default_runtime = True"),
@@ -339,6 +340,24 @@ CONTRADICTIONS: list[tuple[dict[str, Any], str]] = [
         },
         "nvidia_driver_version: want 525.60.13 or later for 1g.10gb on A100-SXM4-40GB, have 515",
     ),
+    (
+        {"cuda_required": "13.2"},
+        "nvidia_driver_version: want 595.45.04 or later for CUDA 13.2, have 580.178.04; choose a "
+        "later driver, or ask for CUDA 13.0 if no program compiles PTX at run time",
+    ),
+    (
+        {"nvidia_driver_version": "570.211.01", "cuda_required": "13.0"},
+        "nvidia_driver_version: want 580.65.06 or later for CUDA 13.0, have 570.211.01; choose a "
+        "later driver",
+    ),
+    (
+        {"nvidia_driver_version": "610.57.04", "cuda_required": "13.4"},
+        "nvidia_driver_version: want 615 or later for CUDA 13.4, have 610.57.04; choose a ",
+    ),
+    (
+        {"gpu_count": 0, "gpu_model": None, "cuda_required": "12.8"},
+        "cuda_required: want nothing where gpu_count is 0, have '12.8'; set gpu_count, ",
+    ),
     ({"hca_model": None}, "hca_model: want one of ConnectX-5, "),
     ({"hca_count": 0}, "hca_model: want nothing where hca_count is 0, have 'ConnectX-6'; "),
     (
@@ -407,6 +426,12 @@ def test_mig_15_a_driver_that_is_too_old_for_a_profile_is_refused() -> None:
     (problem,) = problems_of(**old, mig_config="all-1g.10gb")
     assert problem.startswith("nvidia_driver_version: want 525.60.13 or later for 1g.10gb on ")
     assert problems_of(**old, mig_config="all-1g.5gb") == []
+
+
+def test_a_driver_that_is_of_the_cuda_version_asked_for_or_a_later_one_is_taken() -> None:
+    assert problems_of(cuda_required="13.0") == []
+    assert problems_of(cuda_required="12.9") == []
+    assert problems_of(cuda_required="13.4", nvidia_driver_version="615.71.09") == []
 
 
 def test_every_check_refuses_one_of_the_contradictions() -> None:
