@@ -80,7 +80,7 @@ def _reboot(state: State, host: Host, reason: str, timeout_s: float) -> bool:
         ),
         **arguments,
     )
-    lines = [line.line for line in output]
+    lines = [line.line for line in output if line.line != lock.WAITING]
     if not ok and lines:  # without a word the connection was quicker: another boot is waited for
         tell(host, sentence("reboot", "it begun", lines, "look at the host"))
         return False

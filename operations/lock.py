@@ -29,6 +29,15 @@ LIMIT_S = 60
 """The host has to have answered by then, one way or the other."""
 UNWRITTEN = f"{OWNER_PATH} that cannot be written"
 
+WAITING = "waiting"
+"""What a command says while it waits: it dies of it if its run has died, as nobody reads."""
+PACKAGES_PATH = "/run/rackwright-packages.lock"
+"""Held by each command of ours that changes packages, for as long as it runs: one outlives the run
+that has sent it, and neither dkms nor update-initramfs looks whether another of its kind is at
+work."""
+PACKAGES_WAIT_S = 900
+"""How long somebody else's apt, or that of a run that died, may go on."""
+
 _held: WeakKeyDictionary[Host, gevent.Greenlet] = WeakKeyDictionary()
 
 
@@ -75,7 +84,7 @@ def _take(state: State, host: Host) -> bool:
         ok, output = host.run_shell_command(StringCommand("cat", OWNER_PATH), **arguments)
         if ok and us in output.stdout:
             _held[host] = greenlet
-            return True
+            return _alone(host)
     if why := _not_taken(greenlet):
         greenlet.kill(block=False)
         tell(host, f"lock: want {PATH} taken, have {why}; look at `df /run` on the host")
@@ -88,6 +97,32 @@ def _take(state: State, host: Host) -> bool:
         "wait for that run to end, or stop it where it runs",
     )
     return False
+
+
+def packages_free(component: str) -> str:
+    """
+    Shell that waits until no command of an earlier run changes packages; ``waited`` says how long.
+
+    Nobody can begin one then until it ends: it holds their lock as file descriptor 8.
+    """
+    return (
+        f"exec 8>{PACKAGES_PATH}; waited=0; until flock -w 3 8; do "
+        f"[ $waited -lt {PACKAGES_WAIT_S} ] || {{ echo '{component}: want no command of an earlier "
+        "run at work, have one that does not end; look at it on the host' >&2; exit 75; }; "
+        f"echo {WAITING}; waited=$((waited + 3)); done"
+    )
+
+
+def _alone(host: Host) -> bool:
+    """What a dead run has left at work would change the host after all was looked at."""
+    ok, output = host.run_shell_command(
+        StringCommand(packages_free("lock")), **connector_arguments(host)
+    )
+    if not ok:
+        drop(host)
+        lines = [line.line for line in output if line.line != WAITING]
+        tell(host, *(lines[-1:] or ["lock: want the host asked, have no answer; look at the host"]))
+    return ok
 
 
 def _not_taken(greenlet: gevent.Greenlet) -> str:

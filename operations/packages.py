@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pyinfra.api import StringCommand
 
 from facts.packages import LOCKS, Packages, PackagesState
-from operations import repositories
+from operations import lock, repositories
 from operations.have import Have
 from operations.step import Commands, Step
 
@@ -18,13 +18,6 @@ LOG = "/var/log/rackwright-apt.log"
 
 STAMP = "/var/lib/rackwright/apt-updated"
 """Touched when apt's indexes were last fetched without a word of complaint."""
-
-LOCK = "/run/rackwright-packages.lock"
-"""Held by each command of ours for as long as it runs: one outlives the run that has sent it, and
-neither dkms nor update-initramfs looks whether another of its kind is at work."""
-
-WAIT_S = 900
-"""How long somebody else's apt, or that of a run that died, may go on."""
 
 OPTIONS = (
     "-y -o DPkg::Lock::Timeout=600 -o Dpkg::Options::=--force-confold -o Acquire::Retries=3 "
@@ -224,7 +217,8 @@ def turn(component: str) -> str:
     """
     Shell that waits for its turn, and ends with a message of *component*'s if none comes.
 
-    It then holds ours, as file descriptor 8. apt's own locks are only seen to be free.
+    It then holds ours, as file descriptor 8. apt's own locks are only seen to be free. What it
+    writes while it waits ends it if its run has died: the node may be another run's by then.
     """
     # One awk over /proc/locks: the locks are fcntl(2)'s, so flock(1) cannot wait for them.
     busy = (
@@ -234,12 +228,12 @@ def turn(component: str) -> str:
         "END { if (found) print found; exit !found }' - /proc/locks"
     )
     return (
-        f"exec 8>{LOCK}; flock -w {WAIT_S} 8 || {{ echo '{component}: want no command of an "
-        "earlier run at work, have one that does not end; look at it on the host' >&2; exit 75; }; "
-        f"waited=0; while pid=$({busy}); do "
-        f"[ $waited -lt {WAIT_S} ] || {{ echo \"{component}: want apt's locks free, have pid $pid "
+        f"{lock.packages_free(component)}; told=$waited; waited=0; while pid=$({busy}); do "
+        f"[ $waited -lt {lock.PACKAGES_WAIT_S} ] || {{ "
+        f"echo \"{component}: want apt's locks free, have pid $pid "
         f'hold one for $waited s; wait for it, or look at it on the host" >&2; exit 75; }}; '
-        "sleep 3; waited=$((waited + 3)); done"
+        f"echo {lock.WAITING}; sleep 3; waited=$((waited + 3)); done; "
+        f"[ $((told + waited)) = 0 ] || echo {lock.WAITING}"
     )
 
 

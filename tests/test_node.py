@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 from collections.abc import Iterator
 from io import StringIO
@@ -437,6 +438,7 @@ def test_the_lock_itself_lives_and_dies_with_the_connection_of_its_run(monkeypat
     monkeypatch.setattr(lock, "OWNER_PATH", tmp_path / "lock.owner")
     for name, seconds in (("BEAT_S", 0.2), ("POLL_S", 0.05), ("WAIT_S", 1)):
         monkeypatch.setattr(lock, name, seconds)
+    monkeypatch.setattr(lock, "PACKAGES_PATH", tmp_path / "packages.lock")
     first, second, third = Shell(), Shell(), Shell()
     RUN.row("gpu01", [])
 
@@ -454,6 +456,21 @@ def test_the_lock_itself_lives_and_dies_with_the_connection_of_its_run(monkeypat
     assert not lock.held(first)
     assert take(third, "joe@desk pid 8 since 2026-11-30T04:00:00Z")
     lock.drop(third)
+    gevent.sleep(0)
+
+    # A dead run's command is at work: what is read now is not what will be.
+    RUN.rows.clear()
+    RUN.row("gpu01", [])
+    monkeypatch.setattr(lock, "PACKAGES_WAIT_S", 0)
+    with (tmp_path / "packages.lock").open("w") as orphan:
+        fcntl.flock(orphan, fcntl.LOCK_EX)
+        last = Shell()
+        assert not take(last, "sue@desk pid 9 since 2026-11-30T05:00:00Z")
+        assert not lock.held(last)
+    assert RUN.rows["gpu01"].problems == [
+        "lock: want no command of an earlier run at work, have one that does not end; "
+        "look at it on the host"
+    ]
     gevent.sleep(0)
 
 

@@ -14,7 +14,7 @@ import pytest
 from pyinfra.connectors.util import CommandOutput, OutputLine
 
 from facts.packages import Packages
-from operations import boot, nvidia, packages
+from operations import boot, lock, nvidia, packages
 from operations.causes import sentence
 from operations.systems import SYSTEMS
 from tests.support.machine import DRIVER
@@ -51,8 +51,8 @@ def shell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(packages, "LOG", str(tmp_path / "apt.log"))
     monkeypatch.setattr(packages, "STAMP", str(tmp_path / "state/apt-updated"))
     monkeypatch.setattr(packages, "UPDATE", f"apt-get update && touch {tmp_path}/state/apt-updated")
-    monkeypatch.setattr(packages, "LOCK", str(tmp_path / "packages.lock"))
-    monkeypatch.setattr(packages, "WAIT_S", 0)
+    monkeypatch.setattr(lock, "PACKAGES_PATH", str(tmp_path / "packages.lock"))
+    monkeypatch.setattr(lock, "PACKAGES_WAIT_S", 0)
     programs = tmp_path / "bin"
     programs.mkdir()
 
@@ -171,7 +171,7 @@ def test_a_command_that_a_dead_run_has_left_is_waited_for(shell, tmp_path, monke
     fifo = tmp_path / "fifo"
     os.mkfifo(fifo)
     shell.program("update-initramfs", f'[ "$1" != first ] || cat {fifo}; echo "end $1"')
-    monkeypatch.setattr(packages, "WAIT_S", 30)
+    monkeypatch.setattr(lock, "PACKAGES_WAIT_S", 30)
 
     def start(which: str) -> subprocess.Popen[bytes]:
         text = str(packages.command(f"update-initramfs {which}").get_raw_value())
@@ -180,12 +180,12 @@ def test_a_command_that_a_dead_run_has_left_is_waited_for(shell, tmp_path, monke
 
     first = start("first")
     with fifo.open("w"):  # opens once the first reads it
-        monkeypatch.setattr(packages, "WAIT_S", 0)
+        monkeypatch.setattr(lock, "PACKAGES_WAIT_S", 0)
         late = start("late")
         assert late.wait(timeout=30) == 75
         assert late.stderr is not None
         assert b"want no command of an earlier run at work" in late.stderr.read()
-        monkeypatch.setattr(packages, "WAIT_S", 30)
+        monkeypatch.setattr(lock, "PACKAGES_WAIT_S", 30)
         second = start("second")
     assert (first.wait(timeout=30), second.wait(timeout=30)) == (0, 0)
     said = [line for line in shell.log.read_text().splitlines() if line.startswith("end")]
@@ -195,9 +195,9 @@ def test_a_command_that_a_dead_run_has_left_is_waited_for(shell, tmp_path, monke
 @pytest.fixture
 def rebooting(shell, tmp_path, monkeypatch):
     """What the reboot's command does on a host whose apt locks are ``lock-frontend``."""
-    lock = tmp_path / "lock-frontend"
-    lock.touch()
-    monkeypatch.setattr(packages, "LOCKS", (str(lock),))
+    frontend = tmp_path / "lock-frontend"
+    frontend.touch()
+    monkeypatch.setattr(packages, "LOCKS", (str(frontend),))
     shell.program("systemctl", "")
     shell.program("sleep", "exit 0")
 
@@ -228,12 +228,12 @@ def rebooting(shell, tmp_path, monkeypatch):
         assert boot._reboot(None, Host(), "a reason", 0) is False
         return sent[0].returncode, told[0]
 
-    run.lock = lock
+    run.frontend = frontend
     return run
 
 
 def test_no_reboot_in_the_middle_of_somebodys_apt(rebooting, tmp_path):
-    with rebooting.lock.open("w") as held:
+    with rebooting.frontend.open("w") as held:
         fcntl.lockf(held, fcntl.LOCK_EX)
         assert rebooting() == (
             75, f"reboot: want apt's locks free, have pid {os.getpid()} hold one for 0 s; "
@@ -281,6 +281,17 @@ def test_a_script_of_initramfs_rebuilds_only_what_has_nouveau(shell, tmp_path, m
         "update-initramfs -u -k 6.1"
     ]
     assert nvidia.looked_at((tmp_path / "state/looked").read_text()) == {"6.1": 7, "6.12": 7}
+
+
+def test_an_initramfs_that_cannot_be_listed_is_rebuilt(shell, tmp_path, monkeypatch):
+    monkeypatch.setattr(nvidia, "LOOKED_AT", str(tmp_path / "state/looked"))
+    shell.program("lsinitramfs", "echo 'unmkinitramfs: zstd: not found' >&2; exit 1")
+    shell.program("update-initramfs", "")
+    shell.program("stat", 'case "$*" in *initrd*) echo 7;; *) exec /usr/bin/stat "$@";; esac')
+    text = str(nvidia.without_nouveau(["6.12"]).get_raw_value())
+    text = text.replace("PATH=/usr/local/sbin:", f"PATH={tmp_path}/bin:/usr/local/sbin:")
+    assert subprocess.run(["dash", "-c", text], capture_output=True).returncode == 0
+    assert "update-initramfs -u -k 6.12" in shell.calls()
 
 
 @pytest.mark.parametrize("system", SYSTEMS.values(), ids=lambda s: f"{s.id}-{s.version}")
@@ -392,3 +403,25 @@ def test_no_installation_removes_anything_unless_it_says_so(shell):
     assert [" --no-remove " in call for call in shell.calls() if "update" not in call] == [
         True, False,
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize("held_by", ["somebody's apt", "a command of ours"])
+def test_a_command_that_waits_dies_with_its_run(shell, tmp_path, monkeypatch, held_by):
+    """It would reboot, or change, a node that the next run may have opened in the meantime."""
+    frontend = tmp_path / "lock-frontend"
+    monkeypatch.setattr(packages, "LOCKS", (str(frontend),))
+    monkeypatch.setattr(lock, "PACKAGES_WAIT_S", 30)
+    path = frontend if held_by == "somebody's apt" else tmp_path / "packages.lock"
+    take = fcntl.lockf if held_by == "somebody's apt" else fcntl.flock
+    frontend.touch()
+    script = f"{packages.turn('reboot')}; touch {tmp_path}/acted"
+    script = script.replace("flock -w 3", "flock -w 0.2").replace("sleep 3", "sleep 0.2")
+    with path.open("w") as held:
+        take(held, fcntl.LOCK_EX)
+        # As sshd leaves it whose client has gone: no signal, and nobody who reads.
+        child = subprocess.Popen(["dash", "-c", script], stdout=subprocess.PIPE)
+        assert child.stdout is not None
+        assert child.stdout.readline() == b"waiting\n"
+        child.stdout.close()
+    assert child.wait(timeout=30) != 0
+    assert not (tmp_path / "acted").exists()

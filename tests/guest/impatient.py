@@ -1,5 +1,5 @@
 """Given to pyinfra beside the main job: apt's locks are waited for for seconds, not minutes."""
 
-from operations import packages
+from operations import lock
 
-packages.WAIT_S = 20
+lock.PACKAGES_WAIT_S = 20

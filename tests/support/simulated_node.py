@@ -30,9 +30,12 @@ from pyinfra.connectors.util import CommandOutput, OutputLine
 from pyinfra.context import ctx_host, ctx_inventory, ctx_state
 
 from facts.snapshot import MARK
+from operations.lock import packages_free
 
 # Of all packages that are installed, twice per run: a quarter of what a simulated run costs.
 connectors.entry_points = functools.cache(connectors.entry_points)
+
+ALONE = packages_free("lock")
 
 Handler = Callable[["SimulatedHost", re.Match[str], str], "str | bool | tuple[bool, str]"]
 
@@ -124,7 +127,10 @@ class SimulatedHost:
         """Commands that were neither a reading nor the lock's."""
         return [
             line for line in self.log
-            if MARK not in line and "rackwright.lock" not in line and "boot_id" not in line
+            if MARK not in line
+            and "rackwright.lock" not in line
+            and "boot_id" not in line
+            and line != ALONE
         ]  # fmt: skip
 
     @property
@@ -180,6 +186,8 @@ def answer(machine: SimulatedHost, command: str, stdin: str) -> tuple[bool, str]
         machine.moments.pass_one(command, halves, remote=True)
     if MARK in command:
         return True, snapshot(machine, command)
+    if command == ALONE:
+        return True, ""
     if "rackwright.lock" in command:
         return lock(machine, command)
     if command == "cat /proc/sys/kernel/random/boot_id":
