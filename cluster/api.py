@@ -113,9 +113,11 @@ class Api:
             if not str(page.get("kind", "")).endswith("List") or "items" not in page:
                 raise self._not_kubernetes(path, "a list", page)
             yield from page["items"] or ()
-            token = page.get("metadata", {}).get("continue", "")
+            before, token = token, page.get("metadata", {}).get("continue", "")
             if not token:
                 return
+            if token == before:  # it would be asked for ever
+                raise self._not_kubernetes(path, "the next page", page)
 
     def list_if_served(self, path: str) -> Iterator[Json]:
         """Like :meth:`list`, of a resource that the cluster may not know: then there are none."""

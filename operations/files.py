@@ -37,7 +37,7 @@ def put(path: str, text: str, mode: str = "0644") -> StringCommand:
         f'umask 077 && p={shlex.quote(path)} && f=$(readlink -m "$p") && '
         'if [ -e "$f" ] && [ ! -f "$f" ]; then echo "files: want a file at $p, have $f; '
         'look who made it, and take it away if ours may be there" >&2; exit 1; fi && '
-        'mkdir -p -m 0755 "${f%/*}" && t=$(mktemp "$f.XXXXXX") && '
+        '(umask 022 && mkdir -p "${f%/*}") && t=$(mktemp "$f.XXXXXX") && '
         f'base64 -d > "$t" && chmod {mode} "$t" && mv -fT "$t" "$f"'
     )
     return StringCommand(script, _stdin=encoded)

@@ -113,7 +113,8 @@ def serving(have: Have) -> list[PodState] | None:
     """
     node, kubelet = have.node, have.known(Kubelet)
     if node is None:
-        return None
+        # Whoever has deleted it has ended no pod yet.
+        return in_service(have.pods) or None if kubelet is not None and kubelet.joined else None
     if kubelet is not None and not kubelet.joined and not spoken_for(node, have):
         return None  # the Node object is of an earlier life: no pod of it runs here
     validated = node.conditions.get(VALIDATED_CONDITION)
@@ -123,12 +124,14 @@ def serving(have: Have) -> list[PodState] | None:
 
 
 def spoken_for(node: NodeState, have: Have) -> bool:
-    """Whether a kubelet on this host speaks for the Node object now, whatever its files say."""
+    """
+    Whether a kubelet of this boot has spoken for the Node object, whatever its files say now.
+
+    One that has lost its credentials is soon not Ready, and its pods run on.
+    """
     machine = have.known(Machine)
-    return (
-        machine is not None
-        and node.ready
-        and ((node.machine_id, node.boot_id) == (machine.machine_id, machine.boot_id))
+    return machine is not None and (
+        (node.machine_id, node.boot_id) == (machine.machine_id, machine.boot_id)
     )
 
 

@@ -30,6 +30,7 @@ from cluster import (
     in_service,
     probing,
 )
+from cluster.api import Api
 from cluster.certificates import ca_hashes
 from cluster.rights import needed
 from cluster.tokens import signed, token_id
@@ -603,6 +604,13 @@ def test_pods_of_a_node_are_read_page_by_page(kube: Cluster, api: FakeKubeApi) -
         api.pod("team", f"job-{number}", spec={"nodeName": "gpu01"})
     api.pod("team", "elsewhere", spec={"nodeName": "gpu02"})
     assert [str(pod) for pod in kube.pods_on("gpu01")] == [f"team/job-{n}" for n in range(5)]
+
+
+def test_pages_that_never_end_are_not_asked_for_ever(kube: Cluster, monkeypatch) -> None:
+    page = {"kind": "PodList", "items": [], "metadata": {"continue": "same"}}
+    monkeypatch.setattr(Api, "get", lambda self, path, **query: page)
+    with pytest.raises(ClusterError, match="want the next page as the answer"):
+        list(kube.pods_on("gpu01"))
 
 
 def test_what_a_pod_asks_for_is_summed_over_its_containers(kube: Cluster, api: FakeKubeApi) -> None:

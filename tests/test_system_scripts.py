@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import stat
 import subprocess
 from pathlib import Path
 
@@ -128,6 +129,13 @@ def test_a_file_is_written_where_a_link_leads_and_reads_back_as_asked(tmp_path, 
     kept = "of somebody\n" if leads_to in (None, "new/site.toml") else "ours\n"
     assert (path.parent / "site.toml").read_text() == kept
     assert list(path.parent.rglob("*.??????")) == []
+
+
+def test_folders_that_are_made_for_a_file_are_everybodys_to_enter(tmp_path):
+    path = tmp_path / "certs.d/docker.io/hosts.toml"
+    assert wrote(path, "ours\n", "0600").returncode == 0
+    modes = [stat.S_IMODE(folder.stat().st_mode) for folder in (path.parent, path.parent.parent)]
+    assert modes == [0o755, 0o755]
 
 
 @pytest.mark.parametrize("what", ["a device", "a folder"])

@@ -339,6 +339,14 @@ def test_a_node_with_users_pods_is_not_disturbed_whatever_keeps_new_ones_off(
     assert engine.converge(host, *phases).state == "open"
 
 
+def test_a_host_whose_node_object_was_deleted_keeps_its_pods(engine, phases):
+    host = serves(engine, phases, "job", nvidia_driver_version=OTHER_DRIVER)
+    del engine.cluster.nodes["gpu01"]
+    row = engine.converge(host, *phases)
+    assert "under team/job; drain" in row.problems[0]
+    assert host.changes == []
+
+
 def test_a_kubelet_that_serves_without_its_file_is_not_reset(engine, phases):
     """kubelet.conf was removed, and the process goes on."""
     host = serves(engine, phases, "job")
@@ -350,8 +358,10 @@ def test_a_kubelet_that_serves_without_its_file_is_not_reset(engine, phases):
     kubelet.ca = False  # nothing to undo: then it would be joined once more
     assert "| join the cluster under team/job; drain" in engine.converge(host, *phases).problems[0]
     assert host.changes == []
+    change(engine, ready=False)  # it cannot renew its lease for long; users' containers run on
+    assert "| join the cluster under team/job; drain" in engine.converge(host, *phases).problems[0]
+    assert host.changes == []
     boot(host)  # what was gone stays gone, and no pod of the Node object runs any more
-    change(engine, ready=False)
     assert engine.converge(host, *phases).state == "open"
 
 
