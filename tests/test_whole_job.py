@@ -522,6 +522,15 @@ def test_a_node_that_was_closed_by_a_slip_of_the_inventory_comes_back_full_of_us
     assert "not tested: a pod with one nvidia.com/gpu" in says(engine).message
 
 
+def test_users_whose_containers_cannot_be_made_excuse_no_missing_pod(engine, phases):
+    """They hold the GPUs of a node whose runtime is broken, and are no sign that it is well."""
+    host = serves(engine, phases)
+    engine.cluster.pods.append(pod("job", "gpu01", **JOB, phase="Pending", ready=False))
+    engine.cluster.probe_results["gpu"] = TAKEN
+    row = engine.converge(host, *phases, kube_labels={"rack": "r01"})
+    assert (row.state, says(engine).reason) == ("closed", "NotTested")
+
+
 def test_a_node_that_has_not_passed_is_closed_again_when_its_run_fails(engine, phases, monkeypatch):
     """An autoscaler takes start-up taints off, or a person at three in the morning."""
     host = whole(engine.cluster)
