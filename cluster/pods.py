@@ -48,6 +48,11 @@ class PodState:
             if resource.startswith(DEVICE_PREFIXES)
         }
 
+    @property
+    def runs(self) -> bool:
+        """Whether each of its containers has been made, and one has not ended for good."""
+        return self.phase == "Running"
+
     def __str__(self) -> str:
         return f"{self.namespace}/{self.name}"
 

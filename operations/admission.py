@@ -59,7 +59,7 @@ def excused(have: Have, resource: str, error: NotTested) -> bool:
         return False
     return error.ran or any(
         # One whose containers cannot be made holds devices too, and shows the contrary.
-        resource in pod.requests and pod.phase == "Running"
+        resource in pod.requests and pod.runs
         for pod in in_service(have.pods)
     )
 
